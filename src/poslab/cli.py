@@ -1,0 +1,168 @@
+"""What a person meets on the command line: checks before anything is made, errors in one line.
+
+Nothing here imports torch until a configuration has passed the checks that need none.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+# Registers the schema and the folder names with Hydra.
+from poslab import config as schema
+from poslab.results import DivergedError
+
+
+def debugging() -> bool:
+    """Whether the person asked for whole tracebacks."""
+    return os.environ.get("POSLAB_DEBUG", "0") not in ("", "0")
+
+
+@contextmanager
+def one_line_errors(config_dir: Path) -> Iterator[None]:
+    """End the process with one line and exit code 1 where an exception would end it with a traceback."""
+    # Hydra prints errors its own way, over several lines, unless it is told to let them through.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except Exception as error:
+        if debugging():
+            raise
+        sys.exit(f"error: {explain(error, config_dir)}")
+
+
+@contextmanager
+def job_errors(config_dir: Path) -> Iterator[None]:
+    """The same for an error inside a single job, before Hydra adds a line of its own; a sweep gets it raised."""
+    try:
+        yield
+    except Exception as error:
+        if debugging() or HydraConfig.get().mode != RunMode.RUN:
+            raise
+        raise SystemExit(f"error: {explain(error, config_dir)}") from None
+
+
+def folder_and_overrides() -> tuple[Path, list[str]]:
+    """Where Hydra wants the job of this process to write, and what was typed to make it different."""
+    hydra = HydraConfig.get()
+    return Path(hydra.runtime.output_dir), list(hydra.overrides.task)
+
+
+class Preflight(Callback):
+    """Refuses a bad configuration before Hydra makes a folder for it."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if is_second_rank():
+            return
+        try:
+            from poslab.preflight import preflight
+
+            preflight(config, Path(config.hydra.run.dir))
+        except Exception as error:
+            # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
+            if debugging():
+                traceback.print_exc()
+            raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
+
+
+def is_second_rank() -> bool:
+    """Whether this process was started by another rank of the same run, which has checked everything."""
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0 or int(os.environ.get("RANK", "0")) > 0
+
+
+def main_config_dir(config: DictConfig) -> Path:
+    """The folder that the program's own configuration came from."""
+    sources = OmegaConf.select(config, "hydra.runtime.config_sources") or []
+    return next((Path(source.path) for source in sources if source.provider == "main"), Path("conf"))
+
+
+def explain(error: BaseException, config_dir: Path) -> str:
+    """One line for an error: what was wrong, which values, what to do."""
+    if isinstance(error, MissingConfigException):
+        return _explain_choice(str(error))
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        return _explain_hydra(error, config_dir)
+    line = " ".join(str(error).split())
+    if isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
+        return line
+    return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
+
+
+def _explain_choice(text: str) -> str:
+    """Hydra's "Could not find" with its tab-indented list, as one line with the nearest name."""
+    wanted = re.search(r"Could not find '([^']+)'|Cannot find primary config '([^']+)'", text)
+    offered = text.partition("Available options in")[2].partition("Config search path")[0]
+    options = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
+    if not wanted:
+        return " ".join(text.split())
+    group, _, choice = (wanted.group(1) or wanted.group(2)).rpartition("/")
+    if not group:
+        return f"unknown configuration '{choice}'{schema.did_you_mean(choice, options)}"
+    near = schema.nearest(choice, options)
+    hint = f"; did you mean '{near}'?" if near else ""
+    return f"unknown choice {group}={choice}{hint}; choices: {', '.join(options)}"
+
+
+def _explain_hydra(error: BaseException, config_dir: Path) -> str:
+    texts = [str(error)]
+    cause = error.__cause__
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__
+    text = "\n".join(texts)
+    full_key = next(iter(re.findall(r"full_key: (\S+)", text)), None)
+    unknown = re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'|Unable to find '([^']+)'", text)
+    if "Value '" in text and full_key:
+        reason = next(line.strip() for line in text.splitlines() if "Value '" in line)
+        return f"{full_key}: {reason[0].lower()}{reason[1:]}"
+    if unknown:
+        key = re.search(r"Could not (?:override|append to config at?|delete) '([^']+)'", text)
+        name = full_key or (key and key.group(1)) or next(filter(None, unknown.groups()))
+        return f"unknown key '{name}'{_nearest_key(str(name), config_dir)}"
+    swept = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if swept:
+        return f"{swept.group(1)} gives several values; add -m to sweep over them, or write [a,b] for a list"
+    return " ".join(line.strip() for line in texts[0].splitlines() if line.strip() and "https://" not in line)
+
+
+def _nearest_key(name: str, config_dir: Path) -> str:
+    """The nearest key that a person can type, from the default configuration and the groups."""
+    keys = _known_keys(config_dir)
+    prefix, _, leaf = name.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
+    # The right leaf under a forgotten or wrong prefix first (d_model for model.d_model), then a near leaf beside it.
+    nearest = next((key for key in keys if key.rpartition(".")[2] == leaf), None)
+    nearest = nearest or siblings.get(schema.nearest(leaf, siblings) or "") or schema.nearest(name, keys)
+    if nearest:
+        return f"; did you mean '{nearest}'?"
+    return (
+        f"; under '{prefix}' there are: {', '.join(sorted(siblings))}" if siblings else "; see python train.py --help"
+    )
+
+
+def _known_keys(config_dir: Path) -> list[str]:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
+        default = OmegaConf.to_container(compose("train"))
+    return [*_flat(default), *(path.name for path in config_dir.iterdir() if path.is_dir())]
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")

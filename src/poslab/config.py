@@ -1,0 +1,243 @@
+"""The schema of a job: the closed parts as dataclasses, the rules that every configuration has to keep.
+
+Values live in ``conf/``; a field without a value there is missing. Nothing here imports torch, so that a typing error
+is answered at once.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+PACKAGE = "poslab"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message is one line that names the values and the way out."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that ``name`` was probably meant to be; None when none is near."""
+    return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.6)), None)
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest of ``names``, or a list of them all when none is near."""
+    near = nearest(name, names)
+    return f"; did you mean '{near}'?" if near else f"; there are: {', '.join(sorted(names)) or 'none'}"
+
+
+def _one_of(key: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{key}={value} is unknown; choose one of {', '.join(choices)}")
+
+
+def _at_least(minimum: float, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not (math.isfinite(value) and value >= minimum):
+            raise ConfigError(f"{name.replace('__', '.')}={value} must be at least {minimum}")
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    batch_size: int
+    steps_per_epoch: int
+    val_examples: int
+    val_batch_size: int
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            data__batch_size=self.batch_size,
+            data__steps_per_epoch=self.steps_per_epoch,
+            data__val_examples=self.val_examples,
+            data__val_batch_size=self.val_batch_size,
+        )
+        _at_least(0, data__num_workers=self.num_workers)
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    architecture: str
+    d_model: int
+    n_heads: int
+    n_layers: int
+    max_context_length: int | None
+    vocab_size: int | None
+    tie_embeddings: bool
+    token_init: str
+    token_init_std: float
+    token_file: str | None
+    dropout: float
+
+    def __post_init__(self) -> None:
+        _one_of("model.architecture", self.architecture, ("attention",))
+        _at_least(
+            1,
+            model__d_model=self.d_model,
+            model__n_heads=self.n_heads,
+            model__n_layers=self.n_layers,
+            model__max_context_length=self.max_context_length,
+            model__vocab_size=self.vocab_size,
+        )
+        if self.d_model % self.n_heads:
+            divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+            raise ConfigError(
+                f"model.d_model={self.d_model} cannot be split into model.n_heads={self.n_heads} equal heads; "
+                f"choose n_heads from {', '.join(map(str, divisors))}, or another d_model"
+            )
+        if self.n_layers != 1:
+            raise ConfigError(f"model.n_layers={self.n_layers}, but model=attention has exactly one layer; use 1")
+        _one_of("model.token_init", self.token_init, ("normal", "hashed", "file"))
+        if (self.token_init == "file") != (self.token_file is not None):
+            raise ConfigError(
+                f"model.token_init={self.token_init} with model.token_file={self.token_file}: "
+                "token_init=file needs a token_file, and only it uses one"
+            )
+        _at_least(0, model__token_init_std=self.token_init_std, model__dropout=self.dropout)
+        if self.dropout >= 1:
+            raise ConfigError(f"model.dropout={self.dropout} must be below 1")
+
+
+@dataclass(kw_only=True)
+class OptimizerConfig:
+    algorithm: str
+    lr: float
+    betas: list[float]
+    weight_decay: float
+    warmup_steps: int
+    decay: str
+
+    def __post_init__(self) -> None:
+        _one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
+        _one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
+        _at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"optimizer.lr={self.lr} must be a finite number above 0")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas={self.betas} must be two numbers in [0, 1)")
+
+
+@dataclass(kw_only=True)
+class TrainerConfig:
+    accelerator: str
+    devices: int
+    strategy: str
+    precision: str
+    max_epochs: int
+    max_steps: int
+    gradient_clip_norm: float | None
+    log_every_n_steps: int
+    progress_bar: str
+    threads: str
+
+    def __post_init__(self) -> None:
+        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        _one_of("trainer.strategy", self.strategy, ("auto", "ddp"))
+        _one_of("trainer.precision", self.precision, ("32", "bf16"))
+        _one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
+        _at_least(
+            1,
+            trainer__devices=self.devices,
+            trainer__max_epochs=self.max_epochs,
+            trainer__log_every_n_steps=self.log_every_n_steps,
+        )
+        if self.devices > 1 and self.strategy != "ddp":
+            raise ConfigError(f"trainer.devices={self.devices} needs trainer=ddp to train on more than one device")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ConfigError(f"trainer.max_steps={self.max_steps} must be at least 1, or -1 for no limit")
+        if self.gradient_clip_norm is not None and not self.gradient_clip_norm > 0:
+            raise ConfigError(f"trainer.gradient_clip_norm={self.gradient_clip_norm} must be above 0, or null")
+        if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
+            raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
+
+
+@dataclass(kw_only=True)
+class LoggerConfig:
+    tensorboard: bool
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """One job, checked. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
+
+    seed: int
+    data: DataConfig
+    pos: dict[str, Any]
+    task: dict[str, Any]
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    trainer: TrainerConfig
+    diagnostics: dict[str, Any]
+    logger: LoggerConfig
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
+        if self.trainer.strategy == "ddp" and self.data.batch_size % self.trainer.devices:
+            raise ConfigError(
+                f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}; "
+                "choose a multiple"
+            )
+        open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
+        open_parts |= {f"diagnostics.{name}": options for name, options in self.diagnostics.items()}
+        for key, options in open_parts.items():
+            if not isinstance(options, Mapping) or "_target_" not in options:
+                raise ConfigError(
+                    f"{key} names no class by _target_; use one of the choices in conf/{key.split('.')[0]}"
+                )
+            check_target(key, options["_target_"])
+
+
+def check_target(key: str, target: Any) -> None:
+    """Refuse a ``_target_`` outside this package: a configuration must not be able to run arbitrary code."""
+    if not (isinstance(target, str) and target.startswith(f"{PACKAGE}.")):
+        raise ConfigError(f"{key}._target_={target} lies outside the package {PACKAGE}; only its own classes are built")
+
+
+def checked(config: DictConfig) -> TrainConfig:
+    """The configuration as typed objects, every rule kept.
+
+    Raises:
+        ConfigError: a rule is broken.
+        omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
+    """
+    job = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}  # type: ignore[union-attr]
+    typed = OmegaConf.merge(OmegaConf.structured(TrainConfig), job)
+    missing = sorted(OmegaConf.missing_keys(typed))
+    if missing:
+        raise ConfigError(f"no value for {', '.join(missing)}; give one as key=value")
+    result = OmegaConf.to_object(typed)
+    assert isinstance(result, TrainConfig)
+    return result
+
+
+def _unique() -> str:
+    """Second and four random characters: two runs started together do not meet in one folder."""
+    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    return time.strftime("%Y%m%d-%H%M%S-") + "".join(secrets.choice(letters) for _ in range(4))
+
+
+def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any) -> str:
+    """A short, portable, unique folder name: what a person looks for first, then when."""
+    # The module's name, not the class's: one file per scheme and task, named as on the command line.
+    short = [str(target).split(".")[-2:][0] for target in (task, pos)]
+    return f"{short[0]}-{short[1]}-d{d_model}-h{n_heads}-s{seed}_{_unique()}"
+
+
+def register() -> None:
+    """Make the schema and the folder names known to Hydra."""
+    ConfigStore.instance().store(name="schema", node=TrainConfig)
+    # Cached: the folder that Hydra makes and the one that a second rank is told must be the same.
+    OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("sweep_name", lambda: _unique(), use_cache=True, replace=True)
+
+
+register()

@@ -1,0 +1,150 @@
+"""Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from poslab.config import ConfigError, DataConfig
+from poslab.tasks import Task
+
+SPLITS = {"train": 0, "val": 1}
+
+
+class TensorBatch(NamedTuple):
+    """Token ids and targets, both (B, T) int64; a target of -100 counts in no loss."""
+
+    tokens: Int64[Tensor, "b t"]
+    targets: Int64[Tensor, "b t"]
+
+
+class Probe(NamedTuple):
+    """One fixed sequence that every heat map is drawn from."""
+
+    tokens: Int64[Tensor, "1 t"]
+    labels: list[str]
+    answer_cells: Bool[np.ndarray, "t t"]
+
+
+class BatchStream(Dataset[TensorBatch]):
+    """The batches of one split; ``stream[step]`` depends on seed, split and step alone.
+
+    Every rank makes the same whole batch and keeps its own rows, so the union over ranks is what one process sees.
+
+    Raises:
+        ValueError: on access, a batch with a token or target outside the vocabulary.
+    """
+
+    def __init__(
+        self, task: Task, seed: int, split: str, batch_size: int, vocab_size: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.task = task
+        self.seed = seed
+        self.split = split
+        self.batch_size = batch_size
+        self.vocab_size = vocab_size
+        self.rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
+
+    def __getitem__(self, step: int) -> TensorBatch:
+        # A generator of its own per batch: nothing that draws numbers elsewhere can move the data.
+        rng = np.random.default_rng([self.seed, SPLITS[self.split], step])
+        tokens, targets = self.task.sample(rng, self.batch_size)
+        # On the host, before a device sees it: there a wrong id ends the process instead of raising.
+        if tokens.min() < 0 or max(tokens.max(), targets.max()) >= self.vocab_size:
+            worst = tokens.min() if tokens.min() < 0 else max(tokens.max(), targets.max())
+            raise ValueError(
+                f"task {type(self.task).__name__} made token id {worst}, outside the vocabulary [0, {self.vocab_size})"
+            )
+        return TensorBatch(torch.from_numpy(tokens[self.rows].copy()), torch.from_numpy(targets[self.rows].copy()))
+
+
+class StepSampler(Sampler[int]):
+    """Step numbers that go on from epoch to epoch; Lightning calls `set_epoch`."""
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.epoch * self.steps_per_epoch
+        return iter(range(start, start + self.steps_per_epoch))
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+
+class FixedBatches(Dataset[TensorBatch]):
+    """The first ``n_examples`` of a stream, made once and kept: validation asks for them every epoch."""
+
+    def __init__(self, stream: BatchStream, n_examples: int) -> None:
+        self.batches = []
+        for step in range(-(-n_examples // stream.batch_size)):
+            tokens, targets = stream[step]
+            keep = n_examples - step * stream.batch_size
+            self.batches.append(TensorBatch(tokens[:keep], targets[:keep]))
+
+    def __getitem__(self, index: int) -> TensorBatch:
+        return self.batches[index]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class TaskData(lightning.LightningDataModule):
+    """Training stream, fixed validation set and probe sequence of one task.
+
+    Args:
+        task: what to sample.
+        config: sizes.
+        seed: of this run; the validation set is the run's own, drawn from the same seed in another split.
+        vocab_size: of the model; a batch with an id outside it is refused.
+    """
+
+    def __init__(self, task: Task, config: DataConfig, seed: int, vocab_size: int) -> None:
+        super().__init__()
+        self.task = task
+        self.config = config
+        self.seed = seed
+        self.vocab_size = vocab_size
+        stream = BatchStream(task, seed, "val", config.val_batch_size, vocab_size)
+        self.validation = FixedBatches(stream, config.val_examples)
+        tokens = self.validation[0].tokens[:1]
+        self.probe = Probe(
+            tokens, [task.token_label(int(token)) for token in tokens[0]], task.answer_cells(tokens[0].numpy())
+        )
+
+    def train_dataloader(self) -> DataLoader[TensorBatch]:
+        world_size = self.trainer.world_size if self.trainer else 1
+        if self.config.batch_size % world_size:
+            raise ConfigError(
+                f"data.batch_size={self.config.batch_size} cannot be split over {world_size} devices; choose a multiple"
+            )
+        rank = self.trainer.global_rank if self.trainer else 0
+        stream = BatchStream(
+            self.task, self.seed, "train", self.config.batch_size, self.vocab_size, rank=rank, world_size=world_size
+        )
+        return self._loader(stream, StepSampler(self.config.steps_per_epoch), self.config.num_workers)
+
+    def val_dataloader(self) -> DataLoader[TensorBatch]:
+        return self._loader(self.validation, range(len(self.validation)), 0)
+
+    @staticmethod
+    def _loader(dataset: Dataset[TensorBatch], sampler: Any, num_workers: int) -> DataLoader[TensorBatch]:
+        return DataLoader(
+            dataset,
+            batch_size=None,  # every item is a whole batch already
+            sampler=sampler,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            # The loader draws a seed for its workers; from a generator of its own it leaves the global state alone.
+            generator=torch.Generator().manual_seed(0),
+            pin_memory=torch.cuda.is_available(),
+        )

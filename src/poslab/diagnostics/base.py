@@ -1,0 +1,127 @@
+"""When a diagnostic looks, where its findings go, and that it never ends a training."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from matplotlib.figure import Figure
+
+from poslab.data import Probe, TaskData
+from poslab.diagnostics.gallery import Gallery, showing
+from poslab.model import TinyAttentionLM
+from poslab.module import CopyModule, log_scalars
+
+log = logging.getLogger(__name__)
+
+
+class Scalars(NamedTuple):
+    """Numbers by their whole tag."""
+
+    values: dict[str, float]
+
+
+class Picture(NamedTuple):
+    """A figure under a tag; in the run's ``figures/`` a slash becomes an underscore.
+
+    ``draw`` is called later and perhaps in another process: it gets arrays of its own, never the model.
+    """
+
+    tag: str
+    draw: Callable[[], Figure]
+
+
+class Text(NamedTuple):
+    """Markdown under a tag."""
+
+    tag: str
+    markdown: str
+
+
+Finding = Scalars | Picture | Text
+
+
+class Diagnostic(Callback):
+    """Looks at the model before the first step, then at every ``every``-th validation, and at the end.
+
+    A subclass implements `look`. A failure inside it is reported once and never ends the training; the random state is
+    not touched, so a run has the same numbers with diagnostics on or off.
+
+    Args:
+        every: validations from one look to the next; 0 switches the diagnostic off.
+
+    Raises:
+        ValueError: a negative ``every``.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__()
+        if every < 0:
+            raise ValueError(f"every={every} must be at least 1, or 0 to switch it off")
+        self.every = every
+        self.gallery = Gallery(in_background=False)
+        self._validations = 0
+        self._last_look: int | None = None
+        self._failed = False
+
+    @abstractmethod
+    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+        """What there is to see now.
+
+        Args:
+            model: in evaluation mode, without gradients.
+            probe: one fixed sequence on the model's device, its labels and the cells that hold its answers.
+        """
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._report(trainer, pl_module)
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        self._validations += 1
+        if self._validations % self.every == 0:
+            self._report(trainer, pl_module)
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._report(trainer, pl_module)
+
+    def _report(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        step = trainer.global_step
+        if not trainer.is_global_zero or step == self._last_look:
+            return
+        self._last_look = step
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, CopyModule)
+        assert isinstance(data, TaskData)
+        training = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                probe = data.probe._replace(tokens=data.probe.tokens.to(module.device))
+                for finding in self.look(module.model, probe):
+                    self._publish(trainer, finding, step)
+        except Exception as error:
+            self._warn(error, step)
+        finally:
+            module.train(training)
+
+    def _publish(self, trainer: lightning.Trainer, finding: Finding, step: int) -> None:
+        match finding:
+            case Scalars(values):
+                log_scalars(trainer, values)
+            case Picture(tag, draw):
+                self.gallery.order(tag, step, draw)
+            case Text(tag, markdown):
+                for show in showing(trainer.loggers, "log_markdown"):
+                    show(tag, markdown, step)
+
+    def _warn(self, error: Exception, step: int) -> None:
+        """Say it once on the console; every time with its traceback in the log file."""
+        if not self._failed:
+            log.warning("diagnostic %s failed at step %d, training goes on: %r", type(self).__name__, step, error)
+        self._failed = True
+        log.debug("diagnostic %s failed", type(self).__name__, exc_info=True)

@@ -1,0 +1,72 @@
+"""Which rows of the token table a training step teaches."""
+
+import math
+from collections.abc import Iterable
+from functools import partial
+
+import lightning
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from poslab.data import Probe
+from poslab.diagnostics.base import Diagnostic, Finding, Picture
+from poslab.diagnostics.figures import Plot, message_figure, sparse_ticks, to_array
+from poslab.model import TinyAttentionLM
+from poslab.module import CopyModule, log_scalars
+
+
+def draw_rows(norms: np.ndarray, step: int) -> Figure:
+    """The vocabulary as a grid, each token coloured by its row's gradient norm; white where no gradient came.
+
+    Args:
+        norms: (V,), the norm of each row's gradient.
+        step: updates before the one whose gradient it is.
+    """
+    vocab_size = len(norms)
+    columns = max(1, math.ceil(math.sqrt(2 * vocab_size)))
+    rows = math.ceil(vocab_size / columns)
+    grid = np.full(rows * columns, np.nan)
+    grid[:vocab_size] = np.where(norms > 0, norms, np.nan)
+    height = max(0.6, 4.6 * rows / columns)
+    title = f"Token rows with gradient at step {step}: {int((norms > 0).sum())} of {vocab_size}"
+    plot = Plot(4.6, height, title, "token id = row label + column", "first token of the row", colour_bar=True)
+    top = float(norms.max()) or 1.0
+    plot.axes.imshow(grid.reshape(rows, columns), cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
+    plot.xticks(sparse_ticks(columns), sparse_ticks(columns))
+    plot.yticks(sparse_ticks(rows), sparse_ticks(rows) * columns)
+    plot.colour_scale("viridis", 0.0, top, "gradient norm")
+    return plot.figure
+
+
+class EmbeddingGradient(Diagnostic):
+    """Scalar ``embedding_gradient/rows`` on the logging interval, image ``embedding_gradient/vocabulary``.
+
+    Only rows that a step reads receive gradient, unless the head is tied to the table: then every row does.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__(every)
+        self._norms: np.ndarray | None = None
+        self._step = 0
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        assert isinstance(pl_module, CopyModule)
+        step = trainer.global_step
+        if step % pl_module.log_every_n_steps or not trainer.is_global_zero:
+            return
+        gradient = pl_module.model.token_embedding.embedding.weight.grad
+        if gradient is not None:
+            self._norms = to_array(gradient.norm(dim=-1))
+            self._step = step
+            log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())})
+
+    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+        if self._norms is None:
+            yield Picture(
+                "embedding_gradient/vocabulary", partial(message_figure, "No gradient yet:\nno step has been taken")
+            )
+        else:
+            yield Picture("embedding_gradient/vocabulary", partial(draw_rows, self._norms, self._step))

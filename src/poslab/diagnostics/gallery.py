@@ -1,0 +1,206 @@
+"""Draws pictures beside the training and hands them to the dashboard and to the run's ``figures/``.
+
+A figure takes matplotlib longer to draw than the default model takes for fifty steps. So where the system can fork, the
+pictures of one look are drawn by a forked child on another core; elsewhere they are drawn in place. Either way each is
+drawn once and shared by TensorBoard and the PNG file.
+"""
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import lightning
+from lightning.pytorch.callbacks import Callback
+from matplotlib.figure import Figure
+
+from poslab.diagnostics.figures import to_png
+from poslab.results import RunFolder, write_atomically
+
+log = logging.getLogger(__name__)
+
+# macOS has fork too, but its system libraries do not survive one.
+CAN_FORK = sys.platform.startswith("linux")
+PATIENCE_SECONDS = 60.0
+"""How long the end of a run waits for a child; then its pictures are given up, never the run."""
+
+
+class Order(NamedTuple):
+    """A picture that is asked for: where it goes and how to draw it."""
+
+    tag: str
+    step: int
+    draw: Callable[[], Figure]
+
+
+class Drawn(NamedTuple):
+    """A picture that is done, or the reason why not."""
+
+    tag: str
+    step: int
+    png: bytes
+    error: str | None
+
+
+@dataclass
+class Child:
+    """A forked process and the unnamed file it writes its pictures to."""
+
+    pid: int
+    file: IO[bytes]
+    orders: list[Order]
+
+
+def draw(orders: list[Order]) -> list[Drawn]:
+    """Draw each order; one that fails does not keep the others from being drawn."""
+    done = []
+    for tag, step, make in orders:
+        try:
+            done.append(Drawn(tag, step, to_png(make()), None))
+        except Exception:
+            done.append(Drawn(tag, step, b"", traceback.format_exc()))
+    return done
+
+
+class Gallery(Callback):
+    """Collects orders from the diagnostics that ran before it and sees that they are drawn and shown.
+
+    Args:
+        in_background: draw in a forked child where the system can; False draws in place.
+    """
+
+    def __init__(self, in_background: bool = CAN_FORK) -> None:
+        self.in_background = in_background
+        self._orders: list[Order] = []
+        self._child: Child | None = None
+        self._warned: set[str] = set()
+
+    def order(self, tag: str, step: int, make: Callable[[], Figure]) -> None:
+        """Ask for a picture; ``make`` is called later and must hold its own arrays."""
+        self._orders.append(Order(tag, step, make))
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._start(trainer)
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._start(trainer)
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._start(trainer)
+        self._finish(trainer)
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        self._start(trainer)
+        self._finish(trainer)
+
+    def _start(self, trainer: lightning.Trainer) -> None:
+        """Send what was ordered to be drawn; one child at a time, so that training keeps its core."""
+        orders, self._orders = self._orders, []
+        if not orders:
+            return
+        self._finish(trainer)
+        if not self.in_background:
+            self._show(trainer, draw(orders))
+            return
+        try:
+            self._child = fork_drawing(orders)
+        except OSError as error:
+            log.debug("no child could be forked (%s); drawing in place", error)
+            self._show(trainer, draw(orders))
+
+    def _finish(self, trainer: lightning.Trainer) -> None:
+        """Wait for the child that is drawing, if any, and show what it drew."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            self._show(trainer, await_drawing(child))
+
+    def _show(self, trainer: lightning.Trainer, pictures: list[Drawn]) -> None:
+        folder = RunFolder(Path(trainer.default_root_dir))
+        for tag, step, png, error in pictures:
+            if error is None:
+                try:
+                    write_atomically(folder.figures / f"{tag.replace('/', '_')}.png", png)
+                    for show in showing(trainer.loggers, "log_png"):
+                        show(tag, png, step)
+                except OSError:
+                    error = traceback.format_exc()
+            if error is not None:
+                self._warn(tag, step, error)
+
+    def _warn(self, tag: str, step: int, error: str) -> None:
+        if tag not in self._warned:
+            self._warned.add(tag)
+            reason = error.strip().splitlines()[-1]
+            log.warning("the picture %s failed at step %d, training goes on: %s", tag, step, reason)
+        log.debug("picture %s failed at step %d\n%s", tag, step, error)
+
+
+def showing(loggers: list[Any], name: str) -> Iterator[Callable[..., None]]:
+    """The method of each logger that has it: a logger that cannot show a picture or a text goes without."""
+    for logger in loggers:
+        method = getattr(logger, name, None)
+        if method is not None:
+            yield method
+
+
+def fork_drawing(orders: list[Order]) -> Child:
+    """Draw in a child that shares this process's memory as it is now, so that nothing is copied or imported again.
+
+    The child touches no device and no lock of another thread: it draws, writes one file and ends without clean-up.
+
+    Raises:
+        OSError: the system has no process or file left.
+    """
+    # Open until the child has been read; a context would close it in between.
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    with warnings.catch_warnings():
+        # Python 3.12 warns of every fork beside a thread; see above for why this one may.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return Child(pid, file, orders)
+    try:
+        # Ctrl-C reaches the whole group, and Lightning's SIGTERM handler is not for this process.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        file.write(pickle.dumps(draw(orders)))
+        file.flush()
+    finally:
+        os._exit(0)
+
+
+def await_drawing(child: Child) -> list[Drawn]:
+    """What the child drew; each of its orders as failed if it died or took too long."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    ended = 0
+    while ended == 0 and time.monotonic() < deadline:
+        try:
+            ended, _ = os.waitpid(child.pid, os.WNOHANG)
+        except ChildProcessError:
+            ended = child.pid
+        if ended == 0:
+            time.sleep(0.002)
+    if ended == 0:
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
+    with child.file as file:
+        file.seek(0)
+        content = file.read()
+    try:
+        # Our own child's bytes, from an unnamed file that no other process can open.
+        done: list[Drawn] = pickle.loads(content)
+    except (pickle.UnpicklingError, EOFError):
+        reason = "its process took too long" if ended == 0 else "its process ended early"
+        return [Drawn(order.tag, order.step, b"", reason) for order in child.orders]
+    return done

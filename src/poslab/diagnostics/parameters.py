@@ -1,0 +1,30 @@
+"""How many parameters each part has."""
+
+from collections.abc import Iterable, Mapping
+
+from poslab.data import Probe
+from poslab.diagnostics.base import Diagnostic, Finding, Scalars, Text
+from poslab.model import TinyAttentionLM, parameters_by_part
+
+
+def parameter_table(counts: Mapping[str, int]) -> str:
+    """A Markdown table of parts, their parameters and their share."""
+    total = max(1, counts["total"])
+    rows = [f"| {part} | {count:,} | {count / total:.1%} |" for part, count in counts.items()]
+    return "\n".join(["| part | parameters | share |", "|---|---:|---:|", *rows])
+
+
+class Parameters(Diagnostic):
+    """Scalars ``parameters/<part>`` and the same as a table, once: they do not change while training."""
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__(every)
+        self._said = False
+
+    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+        if self._said:
+            return
+        self._said = True
+        counts = parameters_by_part(model.parts())
+        yield Scalars({f"parameters/{part}": float(count) for part, count in counts.items()})
+        yield Text("parameters", parameter_table(counts))

@@ -1,0 +1,30 @@
+"""The position table itself."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from poslab.data import Probe
+from poslab.diagnostics.base import Diagnostic, Finding, Picture
+from poslab.diagnostics.figures import Plot, matrix_plot, message_figure, to_array
+from poslab.model import TinyAttentionLM
+
+
+def draw_table(table: np.ndarray) -> Figure:
+    """The table (L, D), position against dimension: the bands of a sinusoidal table are its wavelengths."""
+    n_positions, d_model = table.shape
+    title = f"Position table, L {n_positions} x D {d_model}"
+    return matrix_plot(table, Plot(5.0, 2.8, title, "dimension", "position", colour_bar=True), label="value")
+
+
+class PositionTable(Diagnostic):
+    """Image ``positions/table``: position against dimension."""
+
+    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+        table = model.positions.table()
+        if table is None:
+            yield Picture("positions/table", partial(message_figure, "No table:\nthis position scheme adds no vectors"))
+        else:
+            yield Picture("positions/table", partial(draw_table, to_array(table)))

@@ -1,0 +1,194 @@
+"""One job, from a configuration to a finished run folder; `run` reads top to bottom."""
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig
+
+from poslab.assembly import build_model, build_task
+from poslab.cli import is_second_rank
+from poslab.config import TrainConfig, checked
+from poslab.data import TaskData
+from poslab.diagnostics import Gallery, build_diagnostics
+from poslab.loggers import MetricsTable, RunTensorBoard
+from poslab.metrics import neighbour_cosine_curve
+from poslab.model import TinyAttentionLM, parameters_by_part
+from poslab.module import CopyModule
+from poslab.report import EpochLines, config_text, final_report, hparams
+from poslab.results import DivergedError, Result, RunFolder, Status
+from poslab.threads import available_cores, choose_threads
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
+    """Train one job and leave everything it found in its folder.
+
+    Args:
+        config: the composed configuration.
+        path: a folder without a run in it; made if it is not there.
+        overrides: what was typed to get this configuration, for the record.
+
+    Returns:
+        the last validation loss.
+
+    Raises:
+        DivergedError: the loss became NaN or infinite.
+        ConfigError: the configuration cannot be run.
+    """
+    started = time.perf_counter()
+    job = checked(config)
+    folder = RunFolder(path)
+    quieten()
+    if not is_second_rank():
+        folder.check_usable()
+        folder.claim(job, overrides)
+
+    table = MetricsTable(folder.path)
+    board = RunTensorBoard(folder.path) if job.logger.tensorboard else None
+    model: TinyAttentionLM | None = None
+    status: Status = "failed"
+    error: BaseException | None = None
+    trainer = None
+    try:
+        task = build_task(job)
+        torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
+        torch.manual_seed(job.seed)
+        model = build_model(job, task)
+        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps)
+        data = TaskData(task, job.data, job.seed, model.vocab_size)
+        trainer = build_trainer(job, folder, table, board)
+        if trainer.is_global_zero:
+            announce(job, folder)
+            if board is not None:
+                board.log_markdown("config", config_text(job), 0)
+        trainer.fit(module, datamodule=data)
+        status = "completed"
+    except DivergedError as diverged:
+        status, error = "diverged", diverged
+        raise
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        # Lightning ends a Ctrl-C with exit code 1 and a SIGTERM with 0; a shell and a scheduler expect these.
+        status, error = "interrupted", stopped
+        raise SystemExit(143 if isinstance(stopped, SIGTERMException) else 130) from stopped
+    except BaseException as failure:
+        error = failure
+        log.debug("the run failed", exc_info=True)
+        raise
+    finally:
+        if not is_second_rank():
+            result = Result(
+                status=status,
+                error=None if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "),
+                metrics=final_metrics(table, model),
+                parameters={} if model is None else parameters_by_part(model.parts()),
+                overrides=overrides,
+                seed=job.seed,
+                wall_seconds=round(time.perf_counter() - started, 3),
+            )
+            finish(job, folder, table, board, result)
+    return table.last()["val/loss"]
+
+
+def build_trainer(
+    job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None
+) -> lightning.Trainer:
+    """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
+    callbacks: list[Callback] = [EpochLines(table)]
+    if wants_progress_bar(job.trainer.progress_bar):
+        callbacks.append(RichProgressBar(refresh_rate=20))
+    gallery = Gallery()
+    # The gallery after them: when it runs, all of them have ordered their pictures.
+    callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
+    callbacks.append(
+        ModelCheckpoint(
+            dirpath=folder.checkpoints,
+            filename="best",
+            monitor="val/loss",
+            save_last=True,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,
+        )
+    )
+    return lightning.Trainer(
+        default_root_dir=folder.path,
+        accelerator=job.trainer.accelerator,
+        devices=job.trainer.devices,
+        strategy=job.trainer.strategy,
+        precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
+        max_epochs=job.trainer.max_epochs if job.trainer.max_steps == -1 else -1,
+        max_steps=job.trainer.max_steps,
+        gradient_clip_val=job.trainer.gradient_clip_norm,
+        logger=[table] if board is None else [board, table],
+        callbacks=callbacks,
+        log_every_n_steps=job.trainer.log_every_n_steps,
+        # The untrained model is scored before the first step; a sanity pass would only do it twice.
+        num_sanity_val_steps=0,
+        enable_progress_bar=wants_progress_bar(job.trainer.progress_bar),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def wants_progress_bar(setting: str) -> bool:
+    import sys
+
+    return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
+
+
+def announce(job: TrainConfig, folder: RunFolder) -> None:
+    """The first lines of a run: what it is and where it goes."""
+    log.info(
+        "run    %s", folder.path.relative_to(Path.cwd()) if folder.path.is_relative_to(Path.cwd()) else folder.path
+    )
+    log.info("seed   %d, threads %d of %d", job.seed, torch.get_num_threads(), available_cores())
+
+
+def final_metrics(table: MetricsTable, model: TinyAttentionLM | None) -> dict[str, float]:
+    """Last values, where the losses started, the best of each validation number, and how alike neighbours are."""
+    first, last = table.first(), table.last()
+    metrics = dict(last)
+    metrics |= {f"start/{name}": first[name] for name in first if name.startswith("val/") or name == "train/loss"}
+    for name in [name for name in last if name.startswith("val/")]:
+        column = table.column(name)
+        metrics[f"best/{name}"] = min(column) if name.endswith("loss") else max(column)
+    vectors = None if model is None else model.positions.table()
+    if vectors is not None and len(vectors) > 1:
+        # Also without the diagnostic: it belongs to the answer.
+        metrics["neighbour_similarity/offset_1"] = neighbour_cosine_curve(vectors, max_offset=1)[0]
+    # A number that is none has no place in JSON; `status` and `error` say what happened.
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def finish(
+    job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
+) -> None:
+    """Leave everything behind, whatever the status; the console gets the short table."""
+    table.save()
+    if board is not None:
+        shown = {name: value for name, value in result.metrics.items() if name in table.last()}
+        board.log_session(hparams(job), shown, result.status)
+        board.close()
+    folder.finish(result)
+    log.info("%s", final_report(result, folder, dashboard=board is not None))
+
+
+def quieten() -> None:
+    """Keep the console for what the run says; what libraries remark on goes to nobody but a debugger."""
+    logging.captureWarnings(True)
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Batches are made whole in the main process on purpose.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

@@ -1,0 +1,72 @@
+"""Pure functions from tensors to the numbers that are reported."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from poslab.tasks.base import IGNORED
+
+
+def token_loss(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy in nats over the targets that count, in fp32."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+
+
+class Score(NamedTuple):
+    """Sums over examples, so that batches and ranks add up to exact means."""
+
+    loss_sum: Tensor
+    tokens: Tensor
+    tokens_right: Tensor
+    rows: Tensor
+    rows_right: Tensor
+
+    def means(self) -> dict[str, float]:
+        """``loss`` (nats per token), ``accuracy`` (per token) and ``exact_match`` (whole rows right)."""
+        return {
+            "loss": float(self.loss_sum / self.tokens),
+            "accuracy": float(self.tokens_right / self.tokens),
+            "exact_match": float(self.rows_right / self.rows),
+        }
+
+
+def score(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Score:
+    """Score one batch; a row is right when each of its counted tokens is."""
+    counted = targets != IGNORED
+    right = (logits.argmax(-1) == targets) & counted
+    # Sums in fp64: a mean over many tokens must not depend on how they were batched.
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    rows_counted = counted.any(-1)
+    return Score(
+        losses.double().sum(),
+        counted.sum(),
+        right.sum(),
+        rows_counted.sum(),
+        ((right | ~counted).all(-1) & rows_counted).sum(),
+    )
+
+
+def neighbour_cosine_matrix(table: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Cosine similarity of every pair of rows, in fp32; a zero row is similar to nothing (0), never NaN."""
+    rows = F.normalize(table.detach().float(), dim=-1)
+    return rows @ rows.T
+
+
+def neighbour_cosine_curve(table: Float[Tensor, "n d"], max_offset: int = 8) -> list[float]:
+    """Mean cosine similarity of rows ``p`` and ``p + k`` for ``k = 1 .. max_offset``, in fp32.
+
+    For the sinusoidal table entry k is ``(2/D) * sum_i cos(k / base^(2i/D))``, whatever the position.
+
+    Raises:
+        ValueError: ``table`` is not 2-D, or ``max_offset`` lies outside ``[1, rows - 1]``; names the numbers.
+    """
+    if table.dim() != 2:
+        raise ValueError(f"table has shape {tuple(table.shape)}, but one row per position (n, d) is needed")
+    n_rows = table.shape[0]
+    if not 1 <= max_offset <= n_rows - 1:
+        raise ValueError(f"max_offset {max_offset} is outside [1, {n_rows - 1}] for a table of {n_rows} rows")
+    similarity = neighbour_cosine_matrix(table)
+    return [float(torch.diagonal(similarity, offset=k).mean()) for k in range(1, max_offset + 1)]

@@ -1,0 +1,171 @@
+"""The LightningModule: what one step does and which numbers it reports."""
+
+import math
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+
+from poslab.config import OptimizerConfig
+from poslab.data import TensorBatch
+from poslab.metrics import Score, score, token_loss
+from poslab.model import TinyAttentionLM
+from poslab.results import DivergedError
+
+ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+class CopyModule(lightning.LightningModule):
+    """Trains a language model on token targets.
+
+    Every number is logged at the step ``s`` = optimiser updates so far, and describes the model after ``s`` updates.
+
+    Args:
+        model: from ids (B, T) to logits (B, T, V).
+        optimizer: algorithm, rate and schedule.
+        log_every_n_steps: steps from one logged training loss to the next.
+    """
+
+    def __init__(self, model: TinyAttentionLM, optimizer: OptimizerConfig, log_every_n_steps: int) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer_config = optimizer
+        self.log_every_n_steps = log_every_n_steps
+        self._loss_to_log: Tensor | None = None
+        self._epoch_loss: list[Tensor] = []
+        self._validation: list[Score] = []
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(ids)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        config = self.optimizer_config
+        optimizer = ALGORITHMS[config.algorithm](
+            self.parameters(), lr=config.lr, betas=(config.betas[0], config.betas[1]), weight_decay=config.weight_decay
+        )
+        if config.warmup_steps == 0 and config.decay == "none":
+            return optimizer
+        total = int(self.trainer.estimated_stepping_batches)
+        factor = LearningRateFactor(config.warmup_steps, config.decay, total)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Where the curves begin: the untrained model on the validation set."""
+        loader = self.trainer.val_dataloaders or self.trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
+        self.eval()
+        with torch.no_grad(), self.trainer.precision_plugin.val_step_context():
+            for batch in loader:
+                self.validation_step(TensorBatch(*(part.to(self.device) for part in batch)), 0)
+        self.train()
+        self._report_validation()
+
+    def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
+        step = self.trainer.global_step
+        loss = token_loss(self.model(batch.tokens), batch.targets)
+        detached = loss.detach()
+        due = step % self.log_every_n_steps == 0
+        # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
+        if due or detached.device.type == "cpu":
+            check_finite("train/loss", float(detached), step)
+        if due:
+            self._loss_to_log = self.trainer.strategy.reduce(detached, reduce_op="mean")
+        self._epoch_loss.append(detached)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._loss_to_log is not None:
+            gradients = [p.grad for p in self.parameters() if p.grad is not None]
+            values = {
+                "train/loss": float(self._loss_to_log),
+                "train/gradient_norm": float(torch.nn.utils.get_total_norm(gradients)),
+                "learning_rate": float(optimizer.param_groups[0]["lr"]),
+            }
+            self._loss_to_log = None
+            log_scalars(self.trainer, values)
+
+    def on_train_batch_end(self, outputs: Any, batch: TensorBatch, batch_idx: int) -> None:
+        # Lightning leaves out the last validation when max_steps ends an epoch early, unless it is told to stop.
+        if self.trainer.global_step == self.trainer.max_steps:
+            self.trainer.should_stop = True
+
+    def on_validation_epoch_start(self) -> None:
+        mean = self.trainer.strategy.reduce(torch.stack(self._epoch_loss).mean(), reduce_op="mean")
+        self._epoch_loss.clear()
+        check_finite("train/loss_epoch", float(mean), self.trainer.global_step)
+        log_scalars(self.trainer, {"train/loss_epoch": float(mean)})
+
+    def validation_step(self, batch: TensorBatch, batch_idx: int) -> None:
+        self._validation.append(score(self.model(batch.tokens), batch.targets))
+
+    def on_validation_epoch_end(self) -> None:
+        # For the checkpoint's choice of the best; every rank has scored the whole set.
+        self.log_dict(self._report_validation(), logger=False, sync_dist=True)
+
+    def _report_validation(self) -> dict[str, float]:
+        total = Score(*(torch.stack(parts).sum() for parts in zip(*self._validation, strict=True)))
+        self._validation.clear()
+        values = {f"val/{name}": value for name, value in total.means().items()}
+        check_finite("val/loss", values["val/loss"], self.trainer.global_step)
+        log_scalars(self.trainer, values)
+        return values
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Plain values only: a checkpoint has to load with weights_only=True.
+        checkpoint["poslab"] = {"format": 1, "step": self.trainer.global_step}
+
+
+def log_scalars(trainer: lightning.Trainer, values: dict[str, float]) -> None:
+    """Send numbers to every logger (none, one or several) at the step = optimiser updates so far."""
+    if trainer.is_global_zero:
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step)
+
+
+def check_finite(name: str, value: float, step: int) -> None:
+    """Stop at the first loss that is no number any more.
+
+    Raises:
+        DivergedError: ``value`` is NaN or infinite.
+    """
+    if not math.isfinite(value):
+        raise DivergedError(
+            f"{name} is {value} at step {step}: the run has diverged; "
+            "try a lower optimizer.lr, optimizer.warmup_steps or trainer.gradient_clip_norm"
+        )
+
+
+class LearningRateFactor:
+    """The schedule as a factor on the rate: linear warm-up, then constant, linear or cosine decay to zero.
+
+    Update ``s`` (from 0) of ``total`` has factor ``(s + 1) / (warmup + 1)`` while ``s < warmup``; after that, with
+    ``u = (s - warmup) / (total - warmup)``, linear is ``1 - u`` and cosine ``(1 + cos(pi u)) / 2``.
+    """
+
+    def __init__(self, warmup: int, decay: str, total: int) -> None:
+        self.warmup = warmup
+        self.decay = decay
+        self.total = total
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        progress = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
+        return DECAYS[self.decay](progress)
+
+
+def _constant(progress: float) -> float:
+    return 1.0
+
+
+def _linear(progress: float) -> float:
+    return 1.0 - progress
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+DECAYS = {"none": _constant, "linear": _linear, "cosine": _cosine}

@@ -1,0 +1,51 @@
+"""Everything that can be refused before a folder is made or a step is taken."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from poslab.assembly import build_model, build_task
+from poslab.config import ConfigError, TrainConfig, checked
+from poslab.results import RunFolder
+
+
+def preflight(config: DictConfig, folder: Path) -> TrainConfig:
+    """The configuration, checked against itself, the task, the scheme and the disk; cheapest first.
+
+    Raises:
+        ConfigError: one line that names the values and the way out.
+        omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
+    """
+    job = checked(config)
+    task = build_task(job)
+    RunFolder(folder).check_usable()
+    # torch from here on.
+    build_model(job, task)
+    check_diagnostics(job)
+    check_device(job)
+    return job
+
+
+def check_device(job: TrainConfig) -> None:
+    """Refuse an accelerator that is not there.
+
+    Raises:
+        ConfigError: ``trainer=gpu`` without a visible device.
+    """
+    import torch
+
+    if job.trainer.accelerator == "gpu" and not torch.accelerator.is_available():
+        raise ConfigError(
+            "trainer.accelerator=gpu, but torch sees no GPU on this machine; use trainer=auto or trainer=cpu"
+        )
+
+
+def check_diagnostics(job: TrainConfig) -> None:
+    """Refuse a diagnostic that cannot be built.
+
+    Raises:
+        ConfigError: an unknown option, or a class that is none.
+    """
+    from poslab.diagnostics import Gallery, build_diagnostics
+
+    build_diagnostics(job.diagnostics, Gallery())

@@ -1,0 +1,106 @@
+"""What a run says: a line an epoch, a short table at the end, its settings as text."""
+
+import io
+import logging
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning
+import yaml
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.table import Table
+
+from poslab.config import TrainConfig
+from poslab.loggers import MetricsTable
+from poslab.results import Result, RunFolder
+
+log = logging.getLogger(__name__)
+
+
+class EpochLines(Callback):
+    """One line after each validation."""
+
+    def __init__(self, table: MetricsTable) -> None:
+        self.table = table
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        self.table.save()
+        last = self.table.last()
+        log.info(
+            "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, accuracy %.1f %%, exact match %.1f %%",
+            trainer.current_epoch + 1,
+            trainer.global_step,
+            trainer.estimated_stepping_batches,
+            last.get("train/loss_epoch", float("nan")),
+            last["val/loss"],
+            100 * last["val/accuracy"],
+            100 * last["val/exact_match"],
+        )
+
+
+def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``a.b.c`` to value."""
+    result: dict[str, Any] = {}
+    for key, value in node.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
+    """The settings that decide the result, flat and of the types that the HParams tab knows."""
+    settings = flat({key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger")})
+    # A class is shown as its module: pos = learned, task = copy, as on the command line.
+    named = {
+        key.removesuffix("._target_"): short(value) if key.endswith("._target_") else value
+        for key, value in settings.items()
+    }
+    return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
+
+
+def short(target: str) -> str:
+    """The module's name of a class: one file per scheme and task, named as on the command line."""
+    return target.split(".")[-2]
+
+
+def config_text(job: TrainConfig) -> str:
+    """The whole configuration as Markdown."""
+    return f"```yaml\n{yaml.safe_dump(asdict(job), sort_keys=False, allow_unicode=True)}```"
+
+
+def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
+    """The short table at the end of a run, and the command that shows the rest."""
+    metrics = result.metrics
+    table = Table(title=f"run {result.status}", title_justify="left", show_header=False, title_style="bold")
+    table.add_column("what")
+    table.add_column("value", overflow="fold")
+    for name in ("val/loss", "train/loss"):
+        if name in metrics:
+            table.add_row(name, f"{metrics[f'start/{name}']:.4f} -> {metrics[name]:.4f}")
+    for name in ("val/accuracy", "val/exact_match"):
+        if name in metrics:
+            table.add_row(name, f"{metrics[name]:.1%}")
+    if result.parameters:
+        parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
+        table.add_row("parameters", ", ".join(parts))
+    missing = "no table" if result.status == "completed" else "-"
+    similarity = metrics.get("neighbour_similarity/offset_1")
+    table.add_row("neighbour similarity at 1", f"{similarity:.4f}" if similarity is not None else missing)
+    table.add_row("seconds", f"{result.wall_seconds:.1f}")
+    if result.error:
+        table.add_row("error", result.error)
+    path = folder.path.relative_to(Path.cwd()) if folder.path.is_relative_to(Path.cwd()) else folder.path
+    table.add_row("results", str(path))
+    text = io.StringIO()
+    Console(file=text, width=100, force_terminal=False).print(table)
+    lines = [text.getvalue().rstrip()]
+    if dashboard:
+        lines.append(f"see it: tensorboard --logdir {shlex.quote(str(path))}")
+    return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""What a run leaves behind: its folder, its resolved configuration, its status and its final numbers.
+
+Plain files, no torch: a comparison reads thousands of them.
+"""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from poslab.config import ConfigError, TrainConfig
+
+
+class DivergedError(RuntimeError):
+    """The loss is no longer a finite number."""
+
+
+Status = Literal["completed", "failed", "diverged", "interrupted"]
+CONFIG_FILE = "config.yaml"
+RESULT_FILE = "result.json"
+METRICS_FILE = "metrics.csv"
+
+
+@dataclass(kw_only=True)
+class Result:
+    """The content of ``result.json``.
+
+    Attributes:
+        status: how the run ended.
+        error: what went wrong, in one line, or None.
+        metrics: name to number; the last value of every logged scalar, ``start/...`` and ``best/...`` of the
+            validation, and ``train/loss_start``.
+        parameters: trainable parameters by part, and their total.
+        overrides: what was typed after ``train.py``.
+        seed: of the run.
+        wall_seconds: from the start of the job to its end.
+        versions: of Python and the packages that decide numbers.
+    """
+
+    status: Status
+    error: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
+    seed: int
+    wall_seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    packages = ("poslab", "torch", "lightning", "hydra-core", "tensorboard", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+class RunFolder:
+    """One folder for one run, claimed once and never shared."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def figures(self) -> Path:
+        return self.path / "figures"
+
+    def check_usable(self) -> None:
+        """Make sure a run can be written here, before anything is.
+
+        Raises:
+            ConfigError: the folder holds a run already, or cannot be made or written.
+        """
+        if (self.path / CONFIG_FILE).exists():
+            raise ConfigError(
+                f"{self.path} already holds a run; choose another hydra.run.dir, or move that folder away"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {self.path} ({error.strerror}); choose a folder of yours with hydra.run.dir="
+            ) from error
+
+    def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
+        """Make the folder this run's own: write ``config.yaml``, which only one run can be the first to do.
+
+        Until `finish`, ``result.json`` says ``interrupted``: that is what it is if the process is killed.
+
+        Raises:
+            ConfigError: another run was first.
+        """
+        header = (
+            "# The whole resolved configuration. The same run again:\n"
+            f"#   python train.py --config-dir {self.path.as_posix()!r} --config-name config\n"
+        )
+        # The defaults bring the schema and the folder names when this file is fed back.
+        content = {"defaults": ["schema", "hydra_settings", "_self_"], **asdict(job)}
+        try:
+            with open(self.path / CONFIG_FILE, "x", encoding="utf-8") as file:
+                file.write(header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        except FileExistsError as error:
+            raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
+        self.finish(
+            Result(
+                status="interrupted",
+                error="the run has not ended: it is still going, or its process was killed",
+                overrides=overrides,
+                seed=job.seed,
+            )
+        )
+
+    def finish(self, result: Result) -> None:
+        """Write ``result.json``, whole or not at all."""
+        write_atomically(
+            self.path / RESULT_FILE, json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
+        )
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target and rename, so that a reader sees the old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""Shared by all tests: shapes are checked, torch runs on one thread, and finished runs are made once."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Before the package is imported: every annotated function checks the shapes it is given.
+from jaxtyping import install_import_hook
+
+install_import_hook("poslab", "typechecker.check")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python train.py`` with these arguments, the way a person types it, in a folder of its own."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def compose(*overrides: str):
+    """The configuration that ``train.py`` would get."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    import poslab.config  # noqa: F401  (registers the schema)
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra_compose("train", overrides=list(overrides))
+
+
+def train(folder: Path, *overrides: str) -> Path:
+    """Train in this process; returns the folder."""
+    from poslab.experiment import run
+
+    run(compose(*overrides), folder, overrides)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``finished_runs(*overrides)``: the folder of a finished run, trained in this process once per set of overrides."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def get(*overrides: str) -> Path:
+        if overrides not in made:
+            made[overrides] = train(tmp_path_factory.mktemp("run"), *overrides)
+        return made[overrides]
+
+    return get
