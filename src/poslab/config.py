@@ -165,6 +165,15 @@ class LoggerConfig:
 
 
 @dataclass(kw_only=True)
+class SweepConfig:
+    resume: str | None
+    on_invalid: str
+
+    def __post_init__(self) -> None:
+        _one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
+
+
+@dataclass(kw_only=True)
 class TrainConfig:
     """One job, checked. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
 
@@ -177,8 +186,12 @@ class TrainConfig:
     trainer: TrainerConfig
     diagnostics: dict[str, Any]
     logger: LoggerConfig
+    resume: str | None
+    sweep: SweepConfig
 
     def __post_init__(self) -> None:
+        if self.resume is not None:
+            _one_of("resume", self.resume, ("auto",))
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
         if self.trainer.strategy == "ddp" and self.data.batch_size % self.trainer.devices:
@@ -194,6 +207,17 @@ class TrainConfig:
                     f"{key} names no class by _target_; use one of the choices in conf/{key.split('.')[0]}"
                 )
             check_target(key, options["_target_"])
+
+
+def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``a.b.c`` to value."""
+    result: dict[str, Any] = {}
+    for key, value in node.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
 
 
 def check_target(key: str, target: Any) -> None:

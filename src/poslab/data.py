@@ -1,6 +1,6 @@
 """Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import lightning
@@ -64,17 +64,19 @@ class BatchStream(Dataset[TensorBatch]):
 
 
 class StepSampler(Sampler[int]):
-    """Step numbers that go on from epoch to epoch; Lightning calls `set_epoch`."""
+    """The numbers of the batches of one epoch: update ``s`` always takes batch ``s``, also after a resume.
 
-    def __init__(self, steps_per_epoch: int) -> None:
+    Args:
+        steps_per_epoch: how many.
+        position: the number of updates so far, asked when an epoch begins.
+    """
+
+    def __init__(self, steps_per_epoch: int, position: Callable[[], int]) -> None:
         self.steps_per_epoch = steps_per_epoch
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.position = position
 
     def __iter__(self) -> Iterator[int]:
-        start = self.epoch * self.steps_per_epoch
+        start = self.position()
         return iter(range(start, start + self.steps_per_epoch))
 
     def __len__(self) -> int:
@@ -131,7 +133,11 @@ class TaskData(lightning.LightningDataModule):
         stream = BatchStream(
             self.task, self.seed, "train", self.config.batch_size, self.vocab_size, rank=rank, world_size=world_size
         )
-        return self._loader(stream, StepSampler(self.config.steps_per_epoch), self.config.num_workers)
+        sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
+        return self._loader(stream, sampler, self.config.num_workers)
+
+    def _updates_so_far(self) -> int:
+        return self.trainer.global_step if self.trainer else 0
 
     def val_dataloader(self) -> DataLoader[TensorBatch]:
         return self._loader(self.validation, range(len(self.validation)), 0)

@@ -24,6 +24,7 @@ from poslab.model import TinyAttentionLM, parameters_by_part
 from poslab.module import CopyModule
 from poslab.report import EpochLines, config_text, final_report, hparams
 from poslab.results import DivergedError, Result, RunFolder, Status
+from poslab.resume import newest_checkpoint, refuse_changes, step_of, stored_result, stored_status
 from poslab.threads import available_cores, choose_threads
 
 log = logging.getLogger(__name__)
@@ -50,12 +51,27 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
     job = checked(config)
     folder = RunFolder(path)
     quieten()
+    checkpoint = None
+    if job.resume and folder.taken():
+        refuse_changes(folder, job)
+        if stored_status(folder.path) == "completed":
+            log.info("%s is complete already; nothing to do", folder.path)
+            return float(stored_result(folder.path)["metrics"]["val/loss"])
+        checkpoint = newest_checkpoint(folder)
     if not is_second_rank():
-        folder.check_usable()
-        folder.claim(job, overrides)
+        if folder.taken() and job.resume:
+            folder.mark_unfinished(job, overrides)
+        else:
+            folder.check_usable()
+            folder.claim(job, overrides)
 
+    done = 0 if checkpoint is None else step_of(checkpoint)
     table = MetricsTable(folder.path)
-    board = RunTensorBoard(folder.path) if job.logger.tensorboard else None
+    if checkpoint is not None:
+        table.go_on(done)
+    board = None
+    if job.logger.tensorboard and not is_second_rank():
+        board = RunTensorBoard(folder.path, go_on_after=done if checkpoint else None)
     model: TinyAttentionLM | None = None
     status: Status = "failed"
     error: BaseException | None = None
@@ -70,9 +86,11 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
         trainer = build_trainer(job, folder, table, board)
         if trainer.is_global_zero:
             announce(job, folder)
-            if board is not None:
+            if checkpoint is not None:
+                log.info("resume from %s, step %d", checkpoint.name, done)
+            elif board is not None:
                 board.log_markdown("config", config_text(job), 0)
-        trainer.fit(module, datamodule=data)
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
         status = "completed"
     except DivergedError as diverged:
         status, error = "diverged", diverged
@@ -110,16 +128,18 @@ def build_trainer(
     gallery = Gallery()
     # The gallery after them: when it runs, all of them have ordered their pictures.
     callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
-    callbacks.append(
-        ModelCheckpoint(
-            dirpath=folder.checkpoints,
-            filename="best",
-            monitor="val/loss",
-            save_last=True,
-            auto_insert_metric_name=False,
-            enable_version_counter=False,
+    # Two of them: one that also saves the last skips it whenever the epoch was not the best.
+    for filename, monitor in (("best", "val/loss"), ("last", None)):
+        callbacks.append(
+            ModelCheckpoint(
+                dirpath=folder.checkpoints,
+                filename=filename,
+                monitor=monitor,
+                auto_insert_metric_name=False,
+                enable_version_counter=False,
+                save_on_train_epoch_end=True,
+            )
         )
-    )
     return lightning.Trainer(
         default_root_dir=folder.path,
         accelerator=job.trainer.accelerator,

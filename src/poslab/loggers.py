@@ -48,6 +48,16 @@ class MetricsTable(Logger):
     def finalize(self, status: str) -> None:
         self.save()
 
+    def go_on(self, step: int) -> None:
+        """Take over the rows that an earlier start of this run wrote, up to ``step``."""
+        if not self.path.exists():
+            return
+        with open(self.path, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                at = int(row.pop("step"))
+                if at <= step:
+                    self.rows[at] = {name: float(value) for name, value in row.items() if value}
+
     def first(self) -> dict[str, float]:
         """The first value of every scalar."""
         return {name: value for step in sorted(self.rows, reverse=True) for name, value in self.rows[step].items()}
@@ -67,8 +77,10 @@ class RunTensorBoard(TensorBoardLogger):
     Lightning closes the writer when ``fit`` ends, and anything written after that would open a second file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, name="", version="", default_hp_metric=False, flush_secs=10)
+    def __init__(self, folder: Path, go_on_after: int | None = None) -> None:
+        # Whatever an earlier start wrote beyond its checkpoint is hidden: it is about to happen again.
+        purge: dict[str, Any] = {} if go_on_after is None else {"purge_step": go_on_after + 1}
+        super().__init__(folder, name="", version="", default_hp_metric=False, flush_secs=10, **purge)
 
     def save(self) -> None:
         """Only flush: the configuration is in ``config.yaml``, not in a second ``hparams.yaml``."""

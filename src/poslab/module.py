@@ -54,6 +54,8 @@ class CopyModule(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Where the curves begin: the untrained model on the validation set."""
+        if self.trainer.global_step:
+            return
         loader = self.trainer.val_dataloaders or self.trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         self.eval()
         with torch.no_grad(), self.trainer.precision_plugin.val_step_context():
@@ -114,7 +116,11 @@ class CopyModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Plain values only: a checkpoint has to load with weights_only=True.
-        checkpoint["poslab"] = {"format": 1, "step": self.trainer.global_step}
+        checkpoint["poslab"] = {"format": 1, "random_state": torch.get_rng_state()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Dropout goes on with the numbers it would have drawn.
+        torch.set_rng_state(checkpoint["poslab"]["random_state"])
 
 
 def log_scalars(trainer: lightning.Trainer, values: dict[str, float]) -> None:

@@ -18,7 +18,8 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     """
     job = checked(config)
     task = build_task(job)
-    RunFolder(folder).check_usable()
+    if not (job.resume and RunFolder(folder).taken()):
+        RunFolder(folder).check_usable()
     # torch from here on.
     build_model(job, task)
     check_diagnostics(job)

@@ -5,7 +5,6 @@ import logging
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import lightning
 import yaml
@@ -13,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from poslab.config import TrainConfig
+from poslab.config import TrainConfig, flat
 from poslab.loggers import MetricsTable
 from poslab.results import Result, RunFolder
 
@@ -43,20 +42,11 @@ class EpochLines(Callback):
         )
 
 
-def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as ``a.b.c`` to value."""
-    result: dict[str, Any] = {}
-    for key, value in node.items():
-        if isinstance(value, dict):
-            result |= flat(value, f"{prefix}{key}.")
-        else:
-            result[f"{prefix}{key}"] = value
-    return result
-
-
 def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     """The settings that decide the result, flat and of the types that the HParams tab knows."""
-    settings = flat({key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger")})
+    settings = flat(
+        {key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger", "resume", "sweep")}
+    )
     # A class is shown as its module: pos = learned, task = copy, as on the command line.
     named = {
         key.removesuffix("._target_"): short(value) if key.endswith("._target_") else value

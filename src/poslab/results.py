@@ -74,15 +74,19 @@ class RunFolder:
     def figures(self) -> Path:
         return self.path / "figures"
 
+    def taken(self) -> bool:
+        """Whether a run has claimed this folder."""
+        return (self.path / CONFIG_FILE).exists()
+
     def check_usable(self) -> None:
         """Make sure a run can be written here, before anything is.
 
         Raises:
             ConfigError: the folder holds a run already, or cannot be made or written.
         """
-        if (self.path / CONFIG_FILE).exists():
+        if self.taken():
             raise ConfigError(
-                f"{self.path} already holds a run; choose another hydra.run.dir, or move that folder away"
+                f"{self.path} already holds a run; choose another hydra.run.dir, or go on with it by resume=auto"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -95,8 +99,6 @@ class RunFolder:
 
     def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
         """Make the folder this run's own: write ``config.yaml``, which only one run can be the first to do.
-
-        Until `finish`, ``result.json`` says ``interrupted``: that is what it is if the process is killed.
 
         Raises:
             ConfigError: another run was first.
@@ -112,6 +114,10 @@ class RunFolder:
                 file.write(header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
         except FileExistsError as error:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
+        self.mark_unfinished(job, overrides)
+
+    def mark_unfinished(self, job: TrainConfig, overrides: Sequence[str]) -> None:
+        """What ``result.json`` says while the run is going, and for ever if its process is killed."""
         self.finish(
             Result(
                 status="interrupted",

@@ -3,7 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning
 import torch
@@ -76,8 +76,17 @@ class Diagnostic(Callback):
             probe: one fixed sequence on the model's device, its labels and the cells that hold its answers.
         """
 
+    def state_dict(self) -> dict[str, Any]:
+        """What has been seen, in plain values: a run that goes on neither repeats a look nor forgets its start."""
+        return {"validations": self._validations, "last_look": self._last_look}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._validations = state_dict["validations"]
+        self._last_look = state_dict["last_look"]
+
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self._report(trainer, pl_module)
+        if trainer.global_step == 0:
+            self._report(trainer, pl_module)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if trainer.sanity_checking:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -60,6 +61,13 @@ class NeighbourSimilarity(Diagnostic):
             raise ValueError(f"max_offset={max_offset} must be at least 1")
         self.max_offset = max_offset
         self._start: list[float] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "start": self._start}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._start = state_dict["start"]
 
     def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
         table = model.positions.table()

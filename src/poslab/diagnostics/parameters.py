@@ -1,6 +1,7 @@
 """How many parameters each part has."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Scalars, Text
@@ -20,6 +21,10 @@ class Parameters(Diagnostic):
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)
         self._said = False
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._said = True
 
     def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
         if self._said:

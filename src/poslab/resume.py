@@ -1,0 +1,114 @@
+"""Going on with a run that was stopped: what may differ, and from which checkpoint."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from poslab.config import ConfigError, TrainConfig, flat
+from poslab.results import CONFIG_FILE, RESULT_FILE, RunFolder
+
+log = logging.getLogger(__name__)
+
+# What a run shows and how fast it goes, not what it computes: free to change from one start to the next.
+PRESENTATION = (
+    "resume",
+    "sweep",
+    "diagnostics",
+    "logger",
+    "trainer.progress_bar",
+    "trainer.threads",
+    "data.num_workers",
+)
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide the result, flat; two runs that agree in them are the same run."""
+    return {
+        key: value
+        for key, value in flat(dict(settings)).items()
+        if key != "defaults" and not any(key == part or key.startswith(f"{part}.") for part in PRESENTATION)
+    }
+
+
+def job_key(job: TrainConfig) -> str:
+    """A short name for the settings that decide the result: the same for the same job in every sweep."""
+    text = json.dumps(identity(asdict(job)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """The settings in a run folder's ``config.yaml``.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    try:
+        content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({type(error).__name__})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{folder / CONFIG_FILE} holds no configuration")
+    return content
+
+
+def stored_result(folder: Path) -> dict[str, Any]:
+    """A run folder's ``result.json``; empty when there is none that can be read."""
+    try:
+        result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def stored_status(folder: Path) -> str | None:
+    """The status in a run folder's ``result.json``; None when there is none that can be read."""
+    return stored_result(folder).get("status")
+
+
+def refuse_changes(folder: RunFolder, job: TrainConfig) -> None:
+    """Refuse to go on with other settings than the run was started with.
+
+    Raises:
+        ConfigError: names each setting that differs, before and now.
+    """
+    before, now = identity(stored_settings(folder.path)), identity(asdict(job))
+    missing = "not set"
+    changes = [
+        f"{key} was {before.get(key, missing)} and is {now.get(key, missing)}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key, missing) != now.get(key, missing)
+    ]
+    if changes:
+        raise ConfigError(
+            f"{folder.path} cannot go on with other settings: {'; '.join(changes)}; give the old ones or a new folder"
+        )
+
+
+def step_of(checkpoint: Path) -> int:
+    """Optimiser updates that a checkpoint holds."""
+    import torch
+
+    return int(torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"])
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """The checkpoint to go on from: the newest that can be read; one that cannot is named and passed over."""
+    import torch
+
+    candidates = sorted(folder.checkpoints.glob("*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    # On one file system clock tick, last.ckpt is the one with all that was learned.
+    candidates.sort(key=lambda path: path.name != "last.ckpt")
+    for path in candidates:
+        try:
+            torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            log.warning("%s cannot be read (%s); trying the one before", path, type(error).__name__)
+        else:
+            return path
+    return None
