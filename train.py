@@ -21,7 +21,7 @@ def main(config: DictConfig) -> Any:
     from poslab.experiment import run
 
     with cli.job_errors(CONFIG_DIR):
-        return run(config, *cli.folder_and_overrides())
+        return run(config, *cli.folder_and_overrides(), brief=cli.in_sweep())
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def job_errors(config_dir: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if debugging() or HydraConfig.get().mode != RunMode.RUN:
+        if debugging() or in_sweep():
             raise
         raise SystemExit(f"error: {explain(error, config_dir)}") from None
 
@@ -56,7 +56,14 @@ def job_errors(config_dir: Path) -> Iterator[None]:
 def folder_and_overrides() -> tuple[Path, list[str]]:
     """Where Hydra wants the job of this process to write, and what was typed to make it different."""
     hydra = HydraConfig.get()
-    return Path(hydra.runtime.output_dir), list(hydra.overrides.task)
+    # How the job is started again is not what makes it different.
+    own = [override for override in hydra.overrides.task if not override.lstrip("+").startswith(("resume=", "sweep."))]
+    return Path(hydra.runtime.output_dir), own
+
+
+def in_sweep() -> bool:
+    """Whether this job is one of many."""
+    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
 
 
 class Preflight(Callback):

@@ -22,23 +22,27 @@ from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import TinyAttentionLM, parameters_by_part
 from poslab.module import CopyModule
-from poslab.report import EpochLines, config_text, final_report, hparams
+from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status
-from poslab.resume import newest_checkpoint, refuse_changes, step_of, stored_result, stored_status
+from poslab.resume import Start, open_folder, stored_result
 from poslab.threads import available_cores, choose_threads
 
 log = logging.getLogger(__name__)
 
+SIMILARITY = "neighbour_similarity/offset_1"
+# The numbers that the HParams tab compares runs by.
+IN_HPARAMS = ("val/loss", "val/accuracy", "val/exact_match", "train/loss", "parameters/total", SIMILARITY)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
-def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
+def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bool = False) -> float:
     """Train one job and leave everything it found in its folder.
 
     Args:
         config: the composed configuration.
-        path: a folder without a run in it; made if it is not there.
+        path: the folder; made if it is not there, refused if it holds a run, unless ``resume=auto``.
         overrides: what was typed to get this configuration, for the record.
+        brief: say the end in one line instead of a table; a sweep has many ends.
 
     Returns:
         the last validation loss.
@@ -46,36 +50,27 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
     Raises:
         DivergedError: the loss became NaN or infinite.
         ConfigError: the configuration cannot be run.
+        SystemExit: the run was stopped, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
     """
     started = time.perf_counter()
+    quieten()
     job = checked(config)
     folder = RunFolder(path)
-    quieten()
-    checkpoint = None
-    if job.resume and folder.taken():
-        refuse_changes(folder, job)
-        if stored_status(folder.path) == "completed":
-            log.info("%s is complete already; nothing to do", folder.path)
-            return float(stored_result(folder.path)["metrics"]["val/loss"])
-        checkpoint = newest_checkpoint(folder)
-    if not is_second_rank():
-        if folder.taken() and job.resume:
-            folder.mark_unfinished(job, overrides)
-        else:
-            folder.check_usable()
-            folder.claim(job, overrides)
+    start = open_folder(job, folder, overrides)
+    if start is None:
+        log.info("%s is complete already; nothing to do", folder.path)
+        return float(stored_result(folder.path)["metrics"]["val/loss"])
 
-    done = 0 if checkpoint is None else step_of(checkpoint)
     table = MetricsTable(folder.path)
-    if checkpoint is not None:
-        table.go_on(done)
     board = None
+    if start.checkpoint is not None:
+        table.go_on(start.step)
     if job.logger.tensorboard and not is_second_rank():
-        board = RunTensorBoard(folder.path, go_on_after=done if checkpoint else None)
+        board = RunTensorBoard(folder.path, go_on_after=start.step if start.checkpoint else None)
+
     model: TinyAttentionLM | None = None
     status: Status = "failed"
     error: BaseException | None = None
-    trainer = None
     try:
         task = build_task(job)
         torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
@@ -84,13 +79,10 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
         module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps)
         data = TaskData(task, job.data, job.seed, model.vocab_size)
         trainer = build_trainer(job, folder, table, board)
-        if trainer.is_global_zero:
-            announce(job, folder)
-            if checkpoint is not None:
-                log.info("resume from %s, step %d", checkpoint.name, done)
-            elif board is not None:
-                board.log_markdown("config", config_text(job), 0)
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        announce(job, folder, start)
+        if board is not None and start.checkpoint is None:
+            board.log_markdown("config", config_text(job), 0)
+        trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         status = "completed"
     except DivergedError as diverged:
         status, error = "diverged", diverged
@@ -107,7 +99,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
         if not is_second_rank():
             result = Result(
                 status=status,
-                error=None if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "),
+                error=None if error is None else describe(error),
                 metrics=final_metrics(table, model),
                 parameters={} if model is None else parameters_by_part(model.parts()),
                 overrides=overrides,
@@ -115,7 +107,14 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = ()) -> float:
                 wall_seconds=round(time.perf_counter() - started, 3),
             )
             finish(job, folder, table, board, result)
+            report = brief_report if brief else final_report
+            log.info("%s", report(result, folder, dashboard=board is not None))
     return table.last()["val/loss"]
+
+
+def describe(error: BaseException) -> str:
+    """One line for ``result.json``: what kind of error, and what it says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
 def build_trainer(
@@ -166,12 +165,14 @@ def wants_progress_bar(setting: str) -> bool:
     return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
 
 
-def announce(job: TrainConfig, folder: RunFolder) -> None:
+def announce(job: TrainConfig, folder: RunFolder, start: Start) -> None:
     """The first lines of a run: what it is and where it goes."""
-    log.info(
-        "run    %s", folder.path.relative_to(Path.cwd()) if folder.path.is_relative_to(Path.cwd()) else folder.path
-    )
+    if is_second_rank():
+        return
+    log.info("run    %s", shown_path(folder.path))
     log.info("seed   %d, threads %d of %d", job.seed, torch.get_num_threads(), available_cores())
+    if start.checkpoint is not None:
+        log.info("resume from %s, step %d", start.checkpoint.name, start.step)
 
 
 def final_metrics(table: MetricsTable, model: TinyAttentionLM | None) -> dict[str, float]:
@@ -185,7 +186,7 @@ def final_metrics(table: MetricsTable, model: TinyAttentionLM | None) -> dict[st
     vectors = None if model is None else model.positions.table()
     if vectors is not None and len(vectors) > 1:
         # Also without the diagnostic: it belongs to the answer.
-        metrics["neighbour_similarity/offset_1"] = neighbour_cosine_curve(vectors, max_offset=1)[0]
+        metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]
     # A number that is none has no place in JSON; `status` and `error` say what happened.
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -193,14 +194,13 @@ def final_metrics(table: MetricsTable, model: TinyAttentionLM | None) -> dict[st
 def finish(
     job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
 ) -> None:
-    """Leave everything behind, whatever the status; the console gets the short table."""
+    """Leave everything behind, whatever the status."""
     table.save()
     if board is not None:
-        shown = {name: value for name, value in result.metrics.items() if name in table.last()}
+        shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
         board.log_session(hparams(job), shown, result.status)
         board.close()
     folder.finish(result)
-    log.info("%s", final_report(result, folder, dashboard=board is not None))
 
 
 def quieten() -> None:

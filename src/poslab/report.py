@@ -65,6 +65,19 @@ def config_text(job: TrainConfig) -> str:
     return f"```yaml\n{yaml.safe_dump(asdict(job), sort_keys=False, allow_unicode=True)}```"
 
 
+def shown_path(path: Path) -> Path:
+    """As short as it can be typed: relative to where the person stands, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
+    """The end of one job of many, in a line."""
+    numbers = ", ".join(
+        f"{name} {result.metrics[name]:.4f}" for name in ("val/loss", "val/exact_match") if name in result.metrics
+    )
+    return f"{result.status:<6} {numbers}, {result.wall_seconds:.1f} s{f', {result.error}' if result.error else ''}"
+
+
 def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     """The short table at the end of a run, and the command that shows the rest."""
     metrics = result.metrics
@@ -86,7 +99,7 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     table.add_row("seconds", f"{result.wall_seconds:.1f}")
     if result.error:
         table.add_row("error", result.error)
-    path = folder.path.relative_to(Path.cwd()) if folder.path.is_relative_to(Path.cwd()) else folder.path
+    path = shown_path(folder.path)
     table.add_row("results", str(path))
     text = io.StringIO()
     Console(file=text, width=100, force_terminal=False).print(table)

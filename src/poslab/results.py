@@ -108,7 +108,10 @@ class RunFolder:
             f"#   python train.py --config-dir {self.path.as_posix()!r} --config-name config\n"
         )
         # The defaults bring the schema and the folder names when this file is fed back.
-        content = {"defaults": ["schema", "hydra_settings", "_self_"], **asdict(job)}
+        content = {
+            "defaults": ["schema", "hydra_settings", "_self_", {"override hydra/sweeper": "grid"}],
+            **asdict(job),
+        }
         try:
             with open(self.path / CONFIG_FILE, "x", encoding="utf-8") as file:
                 file.write(header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from poslab.cli import is_second_rank
 from poslab.config import ConfigError, TrainConfig, flat
 from poslab.results import CONFIG_FILE, RESULT_FILE, RunFolder
 
@@ -25,6 +26,33 @@ PRESENTATION = (
     "trainer.threads",
     "data.num_workers",
 )
+
+
+class Start(NamedTuple):
+    """Where a run begins: at step 0, or after the updates that a checkpoint holds."""
+
+    checkpoint: Path | None
+    step: int
+
+
+def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -> Start | None:
+    """Claim a new folder, or with ``resume=auto`` go on in one; None when its run is complete.
+
+    Raises:
+        ConfigError: the folder is another run's, or this run's with other settings.
+    """
+    if not (job.resume and folder.taken()):
+        if not is_second_rank():
+            folder.check_usable()
+            folder.claim(job, overrides)
+        return Start(None, 0)
+    refuse_changes(folder, job)
+    if stored_status(folder.path) == "completed":
+        return None
+    checkpoint = newest_checkpoint(folder)
+    if not is_second_rank():
+        folder.mark_unfinished(job, overrides)
+    return Start(checkpoint, 0 if checkpoint is None else step_of(checkpoint))
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:

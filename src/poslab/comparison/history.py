@@ -1,0 +1,72 @@
+"""What ``metrics.csv`` adds to a job's final numbers: its curves, and when it was good enough."""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+GOOD = 0.99
+"""A score counts as learnt from here on."""
+
+CURVES = ("val/loss", "train/loss", "val/exact_match", "val/accuracy")
+SCORES = ("val/exact_match", "val/accuracy")
+MOST_POINTS = 200
+
+
+class Reached(NamedTuple):
+    """The first validation at which a score was good enough, and the one before it: it happened in between."""
+
+    step: int
+    before: int
+
+
+@dataclass
+class History:
+    """Curves by name as (steps, values), thinned to `MOST_POINTS`, and the first time that each score was good."""
+
+    curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    reached: dict[str, Reached] = field(default_factory=dict)
+
+
+def read_history(path: Path) -> History:
+    """Read a table of scalars by step; rows and cells that are no numbers are passed over.
+
+    Raises:
+        OSError: the file cannot be read.
+        csv.Error: it is no table.
+    """
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        table = csv.reader(file)
+        header = next(table, [])
+        columns = {name: header.index(name) for name in ("step", *CURVES) if name in header}
+        if "step" not in columns:
+            raise csv.Error("no column 'step'")
+        at = columns.pop("step")
+        for row in table:
+            for name, column in columns.items():
+                try:
+                    step, value = int(float(row[at])), float(row[column])
+                except (ValueError, IndexError, OverflowError):
+                    continue
+                if math.isfinite(value):
+                    steps, values = curves.setdefault(name, ([], []))
+                    steps.append(step)
+                    values.append(value)
+    reached = {name: first for name in SCORES if name in curves and (first := _first_good(*curves[name]))}
+    return History({name: thinned(*curve) for name, curve in curves.items()}, reached)
+
+
+def _first_good(steps: Sequence[int], values: Sequence[float]) -> Reached | None:
+    at = next((at for at, value in enumerate(values) if value >= GOOD), None)
+    return None if at is None else Reached(steps[at], steps[at - 1] if at else steps[at])
+
+
+def thinned(steps: list[int], values: list[float], most: int = MOST_POINTS) -> tuple[list[int], list[float]]:
+    """At most ``most`` of the points, evenly spaced, the first and the last among them."""
+    if len(steps) <= most:
+        return steps, values
+    keep = [round(at * (len(steps) - 1) / (most - 1)) for at in range(most)]
+    return [steps[at] for at in keep], [values[at] for at in keep]

@@ -1,0 +1,59 @@
+"""Numbers as text, the same way in every table and sentence."""
+
+from poslab.comparison.statistics import Interval
+
+DASH = "–"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; a dash for none."""
+    if value is None:
+        return DASH
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def exactly(value: float) -> str:
+    """Every digit a table needs to be read back without loss; a whole number without a point."""
+    return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def percent(value: float | None) -> str:
+    """A share as per cent with one digit, rounded down: 100 % means all of them."""
+    return DASH if value is None else f"{int(value * 1000 + 1e-6) / 10:.1f} %"
+
+
+def factor(value: float) -> str:
+    """1.9x, 24x, 2,600x; two significant digits."""
+    if value >= 1e6:
+        return "over 1,000,000x"
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}x" if rounded >= 10 else f"{value:.2f}x" if value < 1.095 else f"{value:.1f}x"
+
+
+def p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.995 else "p = 1"
+
+
+def share_interval(interval: Interval | None) -> str:
+    """A mean share and its interval, cut to what a share can be."""
+    if interval is None:
+        return DASH
+    if interval.low is None or interval.high is None:
+        return percent(interval.mean)
+    return f"{percent(interval.mean)} [{100 * max(0.0, interval.low):.1f}, {100 * min(1.0, interval.high):.1f}]"
+
+
+def interval_text(interval: Interval | None) -> str:
+    """A mean and its interval."""
+    if interval is None:
+        return DASH
+    if interval.low is None or interval.high is None:
+        return number(interval.mean)
+    return f"{number(interval.mean)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def count(n: int, what: str) -> str:
+    """3 seeds, 1 seed."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -1,0 +1,279 @@
+"""A grid of jobs: checked before the first one starts, each in a folder of its own, resumed by what a job is.
+
+The jobs themselves are run by whichever launcher Hydra was told to use; everything here reads and writes the sweep's
+folder only, so all launchers leave the same.
+"""
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from poslab.assembly import build_model, build_task
+from poslab.cli import explain, main_config_dir
+from poslab.config import ConfigError, TrainConfig, checked
+from poslab.results import write_atomically
+from poslab.resume import job_key, stored_status
+
+log = logging.getLogger(__name__)
+
+PLAN_FILE = "sweep.json"
+INVALID_FILE = "invalid.json"
+SUPERSEDED = "superseded"
+LONGEST_LABEL = 60
+# A diverged job would diverge again: the same numbers, the same end.
+FINISHED = ("completed", "diverged")
+
+
+@dataclass
+class Job:
+    """One combination of the grid.
+
+    Attributes:
+        overrides: what makes it different, as typed.
+        key: of its resolved configuration; empty for one that cannot be run.
+        name: of its folder.
+        reason: why it cannot be run, else empty.
+        state: the status in its folder before this sweep began; ``new`` when there was none.
+    """
+
+    overrides: list[str]
+    key: str = ""
+    name: str = ""
+    reason: str = ""
+    state: str = "new"
+
+
+class Sweep:
+    """One sweep, from its first jobs to the comparison.
+
+    A grid adds all its jobs at once; a search adds a batch, looks at the results and adds the next.
+
+    Args:
+        config: of the multirun, with Hydra's own part.
+        launcher: runs the jobs.
+        loader: composes a job's configuration.
+    """
+
+    def __init__(self, config: DictConfig, launcher: Launcher, loader: ConfigLoader) -> None:
+        self.config = config
+        self.launcher = launcher
+        self.loader = loader
+        self.folder = sweep_folder(config)
+        self.jobs: dict[str, Job] = {}
+        self.invalid: list[Job] = []
+        with open_dict(config):
+            config.hydra.sweep.dir = str(self.folder)
+
+    def run_grid(self, grid: Sequence[Sequence[str]]) -> list[Any]:
+        """Run what is missing of a whole grid; the comparison is written however it ends.
+
+        Raises:
+            ConfigError: nothing can be run, or a combination cannot and ``sweep.on_invalid=fail``.
+            SystemExit: a job failed, diverged or was interrupted.
+        """
+        self.add(grid)
+        self.refuse_if_asked()
+        self.announce()
+        try:
+            return self.launch(list(self.jobs.values()))
+        finally:
+            self.conclude()
+
+    def add(self, grid: Sequence[Sequence[str]]) -> list[Job]:
+        """Compose and check combinations; the same job given twice is one job.
+
+        Returns:
+            a job for each combination, those that cannot be run with their reason.
+        """
+        varying = varying_keys(grid)
+        added = [self._job(list(overrides), varying) for overrides in grid]
+        for job in added:
+            if job.reason:
+                self.invalid.append(job)
+            else:
+                self.jobs.setdefault(job.key, job)
+        write_atomically(self.folder / INVALID_FILE, as_json([invalid_entry(job) for job in self.invalid]))
+        write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
+        return added
+
+    def launch(self, jobs: Sequence[Job]) -> list[Any]:
+        """Run those of the jobs that have not finished; what each left is in its folder.
+
+        A job whose folder holds a part of it goes on from its last checkpoint; a failed one begins again.
+        """
+        due = [job for job in jobs if not job.reason and job.state not in FINISHED]
+        for job in due:
+            if job.state == "failed":
+                supersede(self.folder, job.name)
+        if not due:
+            return []
+        # Absolute: a worker of a cluster may stand elsewhere.
+        place = quoted(str(self.folder.absolute()))
+        own = [f"hydra.sweep.dir={place}", "resume=auto"]
+        launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
+        return list(self.launcher.launch(launched, initial_job_idx=0))
+
+    def _job(self, overrides: list[str], varying: set[str]) -> Job:
+        job = Job(overrides)
+        try:
+            config = checked_job(self.loader.load_sweep_config(self.config, overrides))
+        except Exception as error:
+            job.reason = explain(error, main_config_dir(self.config))
+            return job
+        job.key = job_key(config)
+        job.name = self._folder_name(job, varying)
+        status = stored_status(self.folder / job.name)
+        # A folder without a readable status was claimed and not finished.
+        job.state = status or ("interrupted" if (self.folder / job.name).exists() else "new")
+        return job
+
+    def _folder_name(self, job: Job, varying: set[str]) -> str:
+        """The folder that holds this job already, whatever it is called, or a new name for one."""
+        for known in sorted(self.folder.glob(f"*-{job.key}")):
+            return known.name
+        return f"{job_label(job.overrides, varying)}-{job.key}"
+
+    def refuse_if_asked(self) -> None:
+        """Stop before the first job if there is none, or if a combination cannot be run and that was not to be.
+
+        Raises:
+            ConfigError: names the first of them and why.
+        """
+        if self.invalid and (not self.jobs or self.config.sweep.on_invalid == "fail"):
+            listed = "; ".join(f"{' '.join(job.overrides)}: {job.reason}" for job in self.invalid[:3])
+            more = f" (and {len(self.invalid) - 3} more)" if len(self.invalid) > 3 else ""
+            total = len(self.jobs) + len(self.invalid)
+            raise ConfigError(f"{len(self.invalid)} of {total} combinations cannot be run: {listed}{more}")
+
+    def announce(self) -> None:
+        """The first lines of a sweep: what will run, where, by how many workers, and what will not."""
+        launcher = type(self.launcher).__name__.removesuffix("Launcher").lower()
+        workers = OmegaConf.select(self.config, "hydra.launcher.n_jobs") or 1
+        if workers == -1:
+            workers = os.cpu_count() or 1
+        done = sum(job.state in FINISHED for job in self.jobs.values())
+        before = f", {done} done before" if done else ""
+        log.info(
+            "sweep  %s: %d jobs%s, launcher %s, workers %s", self.folder, len(self.jobs), before, launcher, workers
+        )
+        for job in self.invalid:
+            log.info("invalid and skipped: %s (%s)", " ".join(job.overrides), job.reason)
+
+    def conclude(self) -> None:
+        """The end table and the comparison.
+
+        Raises:
+            SystemExit: with code 1, a job is not complete.
+        """
+        statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
+        for name, status in statuses.items():
+            if status != "completed":
+                log.info("%-12s %s", status, name)
+        try:
+            from poslab.comparison import write_comparison
+
+            write_comparison([self.folder], self.folder)
+            log.info("compare: %s", self.folder / "comparison.html")
+        except Exception as error:
+            # The runs are there; a comparison can be made again.
+            log.warning("no comparison was written (%r); try: python -m poslab.comparison %s", error, self.folder)
+            log.debug("comparison failed", exc_info=True)
+        counts = Counter(statuses.values())
+        counts["invalid"] = len(self.invalid)
+        log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
+        log.info("see it: tensorboard --logdir %s", self.folder)
+        if any(status != "completed" for status in statuses.values()):
+            raise SystemExit(1)
+
+
+def checked_job(composed: DictConfig) -> TrainConfig:
+    """One job's configuration, checked as far as it can be without training.
+
+    Raises:
+        ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
+    """
+    job = checked(composed)
+    build_model(job, build_task(job))
+    if job.trainer.strategy == "ddp":
+        raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
+    return job
+
+
+def sweep_folder(config: DictConfig) -> Path:
+    """The folder of a new sweep, or the one that ``sweep.resume`` names.
+
+    Raises:
+        ConfigError: there is no sweep in it.
+    """
+    new = Path(config.hydra.sweep.dir)
+    wanted = config.sweep.resume
+    if wanted is None:
+        if (new / PLAN_FILE).exists():
+            raise ConfigError(f"{new} already holds a sweep; go on with it by sweep.resume={new}, or choose another")
+        new.mkdir(parents=True, exist_ok=True)
+        return new
+    if wanted == "latest":
+        plans = sorted(new.parent.glob(f"*/{PLAN_FILE}"), key=lambda path: path.stat().st_mtime)
+        if not plans:
+            raise ConfigError(f"sweep.resume=latest, but there is no sweep in {new.parent}")
+        return plans[-1].parent
+    if not (Path(wanted) / PLAN_FILE).exists():
+        raise ConfigError(f"sweep.resume={wanted} holds no sweep ({PLAN_FILE} is missing); give the folder of one")
+    return Path(wanted)
+
+
+def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:
+    """The keys that have more than one value in the grid."""
+    values: dict[str, set[str]] = {}
+    for overrides in grid:
+        for override in overrides:
+            key, _, value = override.partition("=")
+            values.setdefault(key, set()).add(value)
+    return {key for key, found in values.items() if len(found) > 1}
+
+
+def job_label(overrides: Sequence[str], varying: set[str]) -> str:
+    """What is different about a job, in portable characters: ``learned-d_model32-n_heads4-seed1``."""
+    parts = []
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        if override.partition("=")[0] in varying:
+            # A choice of a group says what it is; a number needs its key.
+            parts.append(value if re.fullmatch(r"[A-Za-z_]+", value) else f"{key.split('.')[-1]}{value}")
+    label = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).strip("._-")
+    return label[:LONGEST_LABEL].rstrip("._-") or "job"
+
+
+def supersede(folder: Path, name: str) -> None:
+    """Put a failed job's folder aside, without the events that a dashboard would show as a run of their own."""
+    target = folder / SUPERSEDED
+    target.mkdir(exist_ok=True)
+    attempt = 1 + sum(1 for _ in target.glob(f"{name}-*"))
+    aside = target / f"{name}-{attempt}"
+    (folder / name).rename(aside)
+    for events in aside.glob("events.out.tfevents.*"):
+        events.unlink()
+
+
+def quoted(value: str) -> str:
+    """A value that Hydra's override grammar reads back as it is."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", value)
+    return f"'{escaped}'"
+
+
+def invalid_entry(job: Job) -> dict[str, Any]:
+    return {"overrides": job.overrides, "reason": job.reason}
+
+
+def as_json(content: Any) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
