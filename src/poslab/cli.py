@@ -3,6 +3,7 @@
 Nothing here imports torch until a configuration has passed the checks that need none.
 """
 
+import logging
 import os
 import re
 import sys
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
@@ -27,6 +28,17 @@ from poslab.results import DivergedError
 def debugging() -> bool:
     """Whether the person asked for whole tracebacks."""
     return os.environ.get("POSLAB_DEBUG", "0") not in ("", "0")
+
+
+class ConsoleHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever ``sys.stdout`` is now: a live progress bar puts itself there and prints lines above itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stdout
 
 
 @contextmanager

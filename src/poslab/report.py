@@ -103,7 +103,7 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     table.add_row("results", str(path))
     text = io.StringIO()
     Console(file=text, width=100, force_terminal=False).print(table)
-    lines = [text.getvalue().rstrip()]
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
     if dashboard:
         lines.append(f"see it: tensorboard --logdir {shlex.quote(str(path))}")
     return "\n".join(lines)

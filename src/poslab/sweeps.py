@@ -85,9 +85,14 @@ class Sweep:
         self.refuse_if_asked()
         self.announce()
         try:
-            return self.launch(list(self.jobs.values()))
-        finally:
+            returned = self.launch(list(self.jobs.values()))
+        except BaseException:
+            # A Ctrl-C keeps its own exit code.
             self.conclude()
+            raise
+        if not self.conclude():
+            raise SystemExit(1)
+        return returned
 
     def add(self, grid: Sequence[Sequence[str]]) -> list[Job]:
         """Compose and check combinations; the same job given twice is one job.
@@ -169,12 +174,8 @@ class Sweep:
         for job in self.invalid:
             log.info("invalid and skipped: %s (%s)", " ".join(job.overrides), job.reason)
 
-    def conclude(self) -> None:
-        """The end table and the comparison.
-
-        Raises:
-            SystemExit: with code 1, a job is not complete.
-        """
+    def conclude(self) -> bool:
+        """The end table and the comparison; whether every job is complete."""
         statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
         for name, status in statuses.items():
             if status != "completed":
@@ -192,8 +193,7 @@ class Sweep:
         counts["invalid"] = len(self.invalid)
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
         log.info("see it: tensorboard --logdir %s", self.folder)
-        if any(status != "completed" for status in statuses.values()):
-            raise SystemExit(1)
+        return all(status == "completed" for status in statuses.values())
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
@@ -267,7 +267,9 @@ def supersede(folder: Path, name: str) -> None:
 
 def quoted(value: str) -> str:
     """A value that Hydra's override grammar reads back as it is."""
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", value)
+    # A backslash is itself, except before a quote: there, and before the closing one, it has to be doubled.
+    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", value)
+    escaped = doubled.replace("'", "\\'")
     return f"'{escaped}'"
 
 

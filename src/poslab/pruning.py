@@ -1,0 +1,77 @@
+"""Ending a trial that has no hope, from inside its job: it reports its validation loss and is told whether to go on.
+
+A job of a search finds the search through a file beside its folder, so that any launcher's process can. Optuna is
+imported only where there is such a file.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback
+
+from poslab.loggers import MetricsTable
+
+PRUNING_FILE = "pruning.json"
+WATCHED = "val/loss"
+
+
+class PrunedError(RuntimeError):
+    """The search has no further use for this job."""
+
+
+def pruning_callbacks(folder: Path, table: MetricsTable) -> list[Callback]:
+    """A callback for a job whose search prunes; none for any other.
+
+    Args:
+        folder: of the job.
+        table: gets the job's numbers.
+    """
+    try:
+        search = json.loads((folder.parent / PRUNING_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    number = search["trials"].get(folder.name)
+    return [] if number is None else [Pruning(search, number, folder.parent, table)]
+
+
+class Pruning(Callback):
+    """Reports each validation to the search; raises when that is enough.
+
+    Args:
+        search: the content of ``pruning.json``.
+        number: of the trial.
+        folder: of the sweep.
+        table: gets the job's numbers.
+    """
+
+    def __init__(self, search: dict[str, Any], number: int, folder: Path, table: MetricsTable) -> None:
+        from optuna import load_study
+
+        from poslab.search.options import build_pruner, open_storage, quiet
+
+        self.table = table
+        self.lower_is_better = search["lower_is_better"]
+        self.pruner = build_pruner(search["pruner"], search["options"])
+        self.storage = open_storage(search["storage"], folder)
+        with quiet():
+            self.study = load_study(study_name=search["study"], storage=self.storage, pruner=self.pruner)
+        study_id = self.storage.get_study_id_from_name(search["study"])
+        self.trial_id = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Report and ask.
+
+        Raises:
+            PrunedError: names the step and the loss.
+        """
+        step, loss = trainer.global_step, self.table.last()[WATCHED]
+        # A pruner compares in the direction of the objective.
+        self.storage.set_trial_intermediate_value(self.trial_id, step, loss if self.lower_is_better else -loss)
+        total = int(trainer.estimated_stepping_batches)
+        if step < total and self.pruner.prune(self.study, self.storage.get_trial(self.trial_id)):
+            raise PrunedError(f"pruned at step {step} of {total}: {WATCHED} {loss:.4f} is behind the other trials")
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        self.storage.remove_session()
