@@ -109,7 +109,8 @@ class MultiHeadSelfAttention(nn.Module):
         q, k, v = (self._split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
         bias = None
         if positions is not None:
-            q, k = positions.rotate(q), positions.rotate(k)
+            # A scheme may compute in fp32; the kernels want one dtype.
+            q, k = positions.rotate(q).to(v.dtype), positions.rotate(k).to(v.dtype)
             bias = positions.bias(seq_len, seq_len)
         if return_weights:
             mixed, weights = self._mix_in_the_open(q, k, v, bias)

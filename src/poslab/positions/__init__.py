@@ -1,15 +1,25 @@
 """Position schemes: one file each, all behind the interface in `base`."""
 
+from poslab.positions.alibi import ALiBi
 from poslab.positions.base import PositionScheme
+from poslab.positions.fire import FIRE
+from poslab.positions.hard_alibi import HardALiBi
 from poslab.positions.learned import LearnedPositionalEmbedding
 from poslab.positions.none import NoPositions
+from poslab.positions.rope import RotaryPositions
 from poslab.positions.sinusoidal import SinusoidalPositionalEmbedding
+from poslab.positions.t5 import T5Bias
 
 __all__ = [
+    "FIRE",
+    "ALiBi",
+    "HardALiBi",
     "LearnedPositionalEmbedding",
     "NoPositions",
     "PositionScheme",
+    "RotaryPositions",
     "SinusoidalPositionalEmbedding",
+    "T5Bias",
     "lesson_scheme",
 ]
 

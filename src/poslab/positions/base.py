@@ -1,7 +1,17 @@
 """The interface of every position scheme: three places to act, all no-ops until overridden."""
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
+
+
+def distances(n_queries: int, n_keys: int, device: torch.device) -> Int64[Tensor, "t_q t_k"]:
+    """How far behind its query each key stands, (T_q, T_k), for the last ``n_queries`` of ``n_keys`` positions.
+
+    Negative for keys after the query, which the causal mask covers.
+    """
+    positions = torch.arange(n_keys, device=device)
+    return positions[n_keys - n_queries :, None] - positions[None, :]
 
 
 class PositionScheme(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from poslab.positions.base import PositionScheme
+from poslab.positions.table import PositionTable
 
 
 def sinusoidal_table(n_positions: int, d_model: int, base: float = 10000.0) -> Float[Tensor, "l d"]:
@@ -30,7 +30,7 @@ def sinusoidal_table(n_positions: int, d_model: int, base: float = 10000.0) -> F
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(torch.float32)
 
 
-class SinusoidalPositionalEmbedding(PositionScheme):
+class SinusoidalPositionalEmbedding(PositionTable):
     """Fixed waves of many lengths, added to the token vectors. Zero parameters.
 
     The table is the non-persistent buffer ``.pe`` (L, D): it follows the module to its device and stays out of
@@ -40,36 +40,30 @@ class SinusoidalPositionalEmbedding(PositionScheme):
         max_context_length: L, the number of positions (rows).
         d_model: D, the width of a row; even.
         base: the slowest pair has wavelength ``2 pi base^((D-2)/D)``.
+        train_offset: ``random`` starts each training batch at a random row.
+        train_positions: ``random`` gives each training batch random rows in increasing order.
 
     Raises:
-        ValueError: odd ``d_model``, a size below 1, ``base <= 1``.
+        ValueError: odd ``d_model``, a size below 1, ``base <= 1``, or an unknown choice.
     """
 
     pe: Float[Tensor, "l d"]
 
-    def __init__(self, max_context_length: int, d_model: int, base: float = 10000.0) -> None:
-        super().__init__()
-        self.max_context_length = max_context_length
-        self.d_model = d_model
+    def __init__(
+        self,
+        max_context_length: int,
+        d_model: int,
+        base: float = 10000.0,
+        train_offset: str = "none",
+        train_positions: str = "none",
+    ) -> None:
+        super().__init__(max_context_length, d_model, train_offset, train_positions)
         self.base = base
         self.register_buffer("pe", sinusoidal_table(max_context_length, d_model, base), persistent=False)
 
-    def embed(self, seq_len: int, start: int = 0) -> Float[Tensor, "t d"]:
-        """Rows ``start .. start + seq_len - 1``, (T, D).
-
-        Raises:
-            ValueError: a position outside ``[0, L)``; names the length and L.
-        """
-        self.check_range(seq_len, start)
-        return self.pe[start : start + seq_len]
-
-    def forward(self, seq_len: int) -> Float[Tensor, "t d"]:
-        """The vectors of positions ``0 .. seq_len - 1``, (T, D).
-
-        Raises:
-            ValueError: ``seq_len`` outside ``[1, L]``; names both numbers.
-        """
-        return self.embed(seq_len)
+    def rows(self) -> Float[Tensor, "l d"]:
+        """The whole table, (L, D)."""
+        return self.pe
 
     def extra_repr(self) -> str:
-        return f"max_context_length={self.max_context_length}, d_model={self.d_model}, base={self.base}"
+        return f"{super().extra_repr()}, base={self.base}"

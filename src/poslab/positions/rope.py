@@ -1,0 +1,52 @@
+"""Rotary positions: queries and keys turned by an angle that grows with their position."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from poslab.positions.base import PositionScheme
+
+
+class RotaryPositions(PositionScheme):
+    """Turns pair ``(2k, 2k+1)`` of every query and key at position p by ``p / base^(2k/d_head)`` radians.
+
+    A score then depends on the offset ``i - j`` alone. Zero parameters, and no end: any length can be placed.
+
+    Source: Su et al. 2021 (2104.09864), section 3.2; pairs are interleaved, as there. (The half-split layout of other
+    implementations is a fixed permutation of the columns.)
+
+    Args:
+        d_head: width of a head; even.
+        base: the slowest pair turns by ``base^(-(d_head-2)/d_head)`` radians a position.
+
+    Raises:
+        ValueError: odd ``d_head``, or ``base <= 1``.
+    """
+
+    frequencies: Float[Tensor, " pairs"]
+
+    def __init__(self, d_head: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if d_head < 2 or d_head % 2:
+            raise ValueError(
+                f"d_head {d_head} is odd, but rotary positions turn pairs of columns; "
+                "choose d_model and n_heads so that d_model / n_heads is even"
+            )
+        if not base > 1:
+            raise ValueError(f"base {base} must be above 1 (10000 in the paper)")
+        self.d_head = d_head
+        self.base = base
+        frequencies = base ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        self.register_buffer("frequencies", frequencies.to(torch.float32), persistent=False)
+
+    def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
+        """Queries or keys (B, H, T, d_head) turned by their positions ``start .. start + T - 1``; fp32 inside."""
+        positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
+        angles = torch.outer(positions, self.frequencies.float())
+        cos, sin = angles.cos(), angles.sin()
+        even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return turned.flatten(-2).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"d_head={self.d_head}, base={self.base}"

@@ -1,0 +1,86 @@
+"""What schemes with one row per position share: which rows a sequence gets, in training and after it."""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from poslab.positions.base import PositionScheme
+
+CHOICES = ("none", "random")
+
+
+class PositionTable(PositionScheme):
+    """A table (L, D) whose rows are added to the token vectors.
+
+    Outside training a sequence gets rows ``0 .. T - 1``. In training it can get others, so that all L rows are learned,
+    or met, although the sequences are shorter; one draw holds for the whole batch.
+
+    Source: Ruoss et al. 2023 (2305.16843) for random positions; a random offset is the same with the gaps left out.
+
+    Args:
+        max_context_length: L.
+        d_model: D.
+        train_offset: ``random`` starts at a random row.
+        train_positions: ``random`` takes T random rows in increasing order.
+
+    Raises:
+        ValueError: a size below 1, an unknown choice, or both choices at once.
+    """
+
+    max_context_length: int
+    d_model: int
+
+    def __init__(
+        self, max_context_length: int, d_model: int, train_offset: str = "none", train_positions: str = "none"
+    ) -> None:
+        super().__init__()
+        if max_context_length < 1 or d_model < 1:
+            raise ValueError(f"max_context_length {max_context_length} and d_model {d_model} must be at least 1")
+        for name, value in (("train_offset", train_offset), ("train_positions", train_positions)):
+            if value not in CHOICES:
+                raise ValueError(f"{name}={value} is unknown; choose one of {', '.join(CHOICES)}")
+        if train_offset == train_positions == "random":
+            raise ValueError("train_offset=random and train_positions=random exclude each other; use one")
+        self.max_context_length = max_context_length
+        self.d_model = d_model
+        self.train_offset = train_offset
+        self.train_positions = train_positions
+
+    @abstractmethod
+    def rows(self) -> Float[Tensor, "l d"]:
+        """The whole table, with gradient if it has parameters."""
+
+    def embed(self, seq_len: int, start: int = 0) -> Float[Tensor, "t d"]:
+        """Rows ``start .. start + seq_len - 1``, (T, D); in training perhaps others, see the class.
+
+        Raises:
+            ValueError: a position outside ``[0, L)``; names the length and L.
+        """
+        self.check_range(seq_len, start)
+        rows = self.rows()
+        if self.training and self.train_offset == "random":
+            start = int(torch.randint(self.max_context_length - seq_len + 1, ()))
+        if self.training and self.train_positions == "random":
+            return rows[self._random_subset(seq_len).to(rows.device)]
+        # A slice, not a look-up: the gradient is the same and no index tensor is made.
+        return rows[start : start + seq_len]
+
+    def forward(self, seq_len: int) -> Float[Tensor, "t d"]:
+        """The vectors of a sequence of ``seq_len`` tokens, (T, D).
+
+        Raises:
+            ValueError: ``seq_len`` outside ``[1, L]``; names both numbers.
+        """
+        return self.embed(seq_len)
+
+    def table(self) -> Float[Tensor, "l d"]:
+        """The whole table, (L, D), without gradient."""
+        return self.rows().detach()
+
+    def _random_subset(self, seq_len: int) -> Int64[Tensor, " t"]:
+        return torch.randperm(self.max_context_length)[:seq_len].sort().values
+
+    def extra_repr(self) -> str:
+        return f"max_context_length={self.max_context_length}, d_model={self.d_model}"
