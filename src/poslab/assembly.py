@@ -4,11 +4,11 @@ import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from poslab.config import ConfigError, TrainConfig, check_target, did_you_mean
+from poslab.config import ConfigError, ModelConfig, TrainConfig, check_target, did_you_mean
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
-    from poslab.model import TinyAttentionLM
+    from poslab.model import LanguageModel
     from poslab.positions import PositionScheme
 
 T = TypeVar("T")
@@ -89,29 +89,44 @@ def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
     )
 
 
-def build_model(config: TrainConfig, task: Task) -> "TinyAttentionLM":
+def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
     """The model, with fresh parameters from torch's global random state.
 
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    from poslab.model import TinyAttentionLM, TokenEmbedding
+    from poslab.model import TokenEmbedding
 
     model = config.model
     vocab_size = model.vocab_size or task.vocab_size
     positions = build_positions(config, task)
     try:
-        return TinyAttentionLM(
-            vocab_size,
-            model.d_model,
-            model.n_heads,
-            model.max_context_length or task.seq_len,
+        table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)
+        return ARCHITECTURES[model.architecture](
+            model,
+            vocab_size=vocab_size,
+            d_model=model.d_model,
+            n_heads=model.n_heads,
+            max_context_length=model.max_context_length or task.seq_len,
             positions=positions,
             tie_embeddings=model.tie_embeddings,
-            token_embedding=TokenEmbedding(
-                vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file
-            ),
-            attention_dropout=model.dropout,
+            token_embedding=table,
+            dropout=model.dropout,
         )
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
+
+
+def _attention(config: ModelConfig, **arguments: Any) -> "LanguageModel":
+    from poslab.model import TinyAttentionLM
+
+    return TinyAttentionLM(**arguments)
+
+
+def _transformer(config: ModelConfig, **arguments: Any) -> "LanguageModel":
+    from poslab.model import TransformerLM
+
+    return TransformerLM(n_layers=config.n_layers, **arguments)
+
+
+ARCHITECTURES = {"attention": _attention, "transformer": _transformer}

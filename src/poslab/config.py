@@ -78,7 +78,7 @@ class ModelConfig:
     dropout: float
 
     def __post_init__(self) -> None:
-        _one_of("model.architecture", self.architecture, ("attention",))
+        _one_of("model.architecture", self.architecture, ("attention", "transformer"))
         _at_least(
             1,
             model__d_model=self.d_model,
@@ -93,8 +93,10 @@ class ModelConfig:
                 f"model.d_model={self.d_model} cannot be split into model.n_heads={self.n_heads} equal heads; "
                 f"choose n_heads from {', '.join(map(str, divisors))}, or another d_model"
             )
-        if self.n_layers != 1:
-            raise ConfigError(f"model.n_layers={self.n_layers}, but model=attention has exactly one layer; use 1")
+        if self.architecture == "attention" and self.n_layers != 1:
+            raise ConfigError(
+                f"model.n_layers={self.n_layers}, but model=attention has exactly one layer; use model=transformer"
+            )
         _one_of("model.token_init", self.token_init, ("normal", "hashed", "file"))
         if (self.token_init == "file") != (self.token_file is not None):
             raise ConfigError(

@@ -20,7 +20,7 @@ from poslab.data import TaskData
 from poslab.diagnostics import Gallery, build_diagnostics
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
-from poslab.model import TinyAttentionLM, parameters_by_part
+from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status
@@ -68,7 +68,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     if job.logger.tensorboard and not is_second_rank():
         board = RunTensorBoard(folder.path, go_on_after=start.step if start.checkpoint else None)
 
-    model: TinyAttentionLM | None = None
+    model: LanguageModel | None = None
     status: Status = "failed"
     error: BaseException | None = None
     try:
@@ -175,7 +175,7 @@ def announce(job: TrainConfig, folder: RunFolder, start: Start) -> None:
         log.info("resume from %s, step %d", start.checkpoint.name, start.step)
 
 
-def final_metrics(table: MetricsTable, model: TinyAttentionLM | None) -> dict[str, float]:
+def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str, float]:
     """Last values, where the losses started, the best of each validation number, and how alike neighbours are."""
     first, last = table.first(), table.last()
     metrics = dict(last)

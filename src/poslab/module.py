@@ -11,7 +11,7 @@ from torch import Tensor
 from poslab.config import OptimizerConfig
 from poslab.data import TensorBatch
 from poslab.metrics import Score, score, token_loss
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 from poslab.results import DivergedError
 
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -28,7 +28,7 @@ class CopyModule(lightning.LightningModule):
         log_every_n_steps: steps from one logged training loss to the next.
     """
 
-    def __init__(self, model: TinyAttentionLM, optimizer: OptimizerConfig, log_every_n_steps: int) -> None:
+    def __init__(self, model: LanguageModel, optimizer: OptimizerConfig, log_every_n_steps: int) -> None:
         super().__init__()
         self.model = model
         self.optimizer_config = optimizer

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from poslab.data import Probe, TaskData
 from poslab.diagnostics.gallery import Gallery, showing
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 from poslab.module import CopyModule, log_scalars
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Diagnostic(Callback):
         self._failed = False
 
     @abstractmethod
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         """What there is to see now.
 
         Args:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
 from poslab.diagnostics.figures import Plot, message_figure, sparse_ticks, to_array
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 from poslab.module import CopyModule, log_scalars
 
 
@@ -63,7 +63,7 @@ class EmbeddingGradient(Diagnostic):
             self._step = step
             log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())})
 
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if self._norms is None:
             yield Picture(
                 "embedding_gradient/vocabulary", partial(message_figure, "No gradient yet:\nno step has been taken")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
 from poslab.diagnostics.figures import Plot, sparse_ticks, to_array
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 
 GAP = 1.5
 """Cells of white between two heads, and above each for its name."""
@@ -90,7 +90,7 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
 class HeadMaps(Diagnostic):
     """Image ``heads/layer_<i>``: the map of every head on the probe sequence, layers counted from 0."""
 
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         for layer, weights in enumerate(model.attention_maps(probe.tokens)):
             yield Picture(
                 f"heads/layer_{layer}",

@@ -11,7 +11,7 @@ from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
 from poslab.diagnostics.figures import TICK_SIZE, Plot, matrix_plot, message_figure, sparse_ticks, to_array
 from poslab.metrics import neighbour_cosine_curve, neighbour_cosine_matrix
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 
 
 def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
@@ -69,7 +69,7 @@ class NeighbourSimilarity(Diagnostic):
         super().load_state_dict(state_dict)
         self._start = state_dict["start"]
 
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         table = model.positions.table()
         if table is None or table.shape[0] < 2:
             reason = "this position scheme has no table" if table is None else "the table has a single row"

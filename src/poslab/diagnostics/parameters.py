@@ -5,7 +5,7 @@ from typing import Any
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Scalars, Text
-from poslab.model import TinyAttentionLM, parameters_by_part
+from poslab.model import LanguageModel, parameters_by_part
 
 
 def parameter_table(counts: Mapping[str, int]) -> str:
@@ -26,7 +26,7 @@ class Parameters(Diagnostic):
         super().load_state_dict(state_dict)
         self._said = True
 
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if self._said:
             return
         self._said = True

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
 from poslab.diagnostics.figures import Plot, matrix_plot, message_figure, to_array
-from poslab.model import TinyAttentionLM
+from poslab.model import LanguageModel
 
 
 def draw_table(table: np.ndarray) -> Figure:
@@ -22,7 +22,7 @@ def draw_table(table: np.ndarray) -> Figure:
 class PositionTable(Diagnostic):
     """Image ``positions/table``: position against dimension."""
 
-    def look(self, model: TinyAttentionLM, probe: Probe) -> Iterable[Finding]:
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         table = model.positions.table()
         if table is None:
             yield Picture("positions/table", partial(message_figure, "No table:\nthis position scheme adds no vectors"))

@@ -2,14 +2,17 @@
 
 from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
-from poslab.model.language_model import TinyAttentionLM
+from poslab.model.language_model import LanguageModel, TinyAttentionLM
 from poslab.model.parameters import count_parameters, parameters_by_part
+from poslab.model.transformer import TransformerLM
 
 __all__ = [
     "EmbeddingComposer",
+    "LanguageModel",
     "MultiHeadSelfAttention",
     "TinyAttentionLM",
     "TokenEmbedding",
+    "TransformerLM",
     "count_parameters",
     "parameters_by_part",
 ]

@@ -1,5 +1,6 @@
 """From token ids to vectors: the token table, and its sum with the position vectors."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +34,16 @@ def table_from_file(path: str | Path, n_rows: int, d_model: int) -> Float[Tensor
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"token_file {path} does not exist; give a .npy or .pt file of shape ({n_rows}, {d_model})")
-    if path.suffix == ".npy":
-        rows = torch.from_numpy(np.load(path, allow_pickle=False))
-    elif path.suffix == ".pt":
-        rows = torch.load(path, map_location="cpu", weights_only=True)
-    else:
+    if path.suffix not in (".npy", ".pt"):
         raise ValueError(f"token_file {path} ends in '{path.suffix}'; give a .npy or .pt file")
+    try:
+        if path.suffix == ".npy":
+            rows = torch.from_numpy(np.load(path, allow_pickle=False))
+        else:
+            rows = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        # Not the libraries' own text: it recommends loading the file without the safeguard.
+        raise ValueError(f"token_file {path} is no readable {path.suffix} file of plain numbers") from error
     found = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
     if found != (n_rows, d_model) or not isinstance(rows, Tensor) or not rows.is_floating_point():
         raise ValueError(

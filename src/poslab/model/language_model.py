@@ -1,5 +1,7 @@
-"""The smallest whole language model: token and position, one attention layer, a linear head."""
+"""Language models from token ids to logits: what they share, and the smallest whole one."""
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Literal, overload
 
 from jaxtyping import Float, Int64
@@ -10,7 +12,87 @@ from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, lesson_scheme
 
 
-class TinyAttentionLM(nn.Module):
+class LanguageModel(nn.Module):
+    """Token + position -> a body -> linear head; a subclass is its body.
+
+    Args:
+        vocab_size: V, the number of tokens.
+        d_model: D, the width.
+        max_context_length: L, the longest sequence.
+        positions: the position scheme; the lesson's learned table when none is given.
+        token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
+
+    Raises:
+        ValueError: sizes that do not fit each other; names the numbers.
+    """
+
+    head: nn.Linear
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        max_context_length: int,
+        positions: PositionScheme | None,
+        token_embedding: TokenEmbedding | None,
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.max_context_length = max_context_length
+        if token_embedding is None:
+            token_embedding = TokenEmbedding(vocab_size, d_model)
+        elif (token_embedding.vocab_size, token_embedding.d_model) != (vocab_size, d_model):
+            raise ValueError(
+                f"token_embedding has vocab_size {token_embedding.vocab_size} and d_model {token_embedding.d_model}, "
+                f"but the model has vocab_size {vocab_size} and d_model {d_model}; build both with the same sizes"
+            )
+        self.embeddings = EmbeddingComposer(token_embedding, positions or lesson_scheme(max_context_length, d_model))
+
+    def make_head(self, tie_embeddings: bool) -> nn.Linear:
+        """The head (D -> V), with the token table as its matrix if the two are tied."""
+        head = nn.Linear(self.token_embedding.d_model, self.vocab_size)
+        if tie_embeddings:
+            head.weight = self.token_embedding.embedding.weight
+        return head
+
+    @abstractmethod
+    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+        """From embeddings (B, T, D) to the head's input.
+
+        Args:
+            x: composed embeddings.
+            maps: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
+        """
+
+    @abstractmethod
+    def body_parts(self) -> Mapping[str, nn.Module]:
+        """The named parts of the body, for the parameter counts."""
+
+    @property
+    def token_embedding(self) -> TokenEmbedding:
+        return self.embeddings.token_embedding
+
+    @property
+    def positions(self) -> PositionScheme:
+        return self.embeddings.positional_embedding
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The named parts whose parameters are reported; a shared parameter belongs to the first that has it."""
+        return {
+            "token_embedding": self.token_embedding,
+            "position": self.positions,
+            **self.body_parts(),
+            "head": self.head,
+        }
+
+    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
+        """The attention weights (B, H, T, T) of every layer."""
+        maps: list[Tensor] = []
+        self.body(self.embeddings(ids), maps)
+        return maps
+
+
+class TinyAttentionLM(LanguageModel):
     """Token + position -> one attention layer -> linear head; no residual, no MLP, no norm, as in the lesson.
 
     Args:
@@ -21,7 +103,7 @@ class TinyAttentionLM(nn.Module):
         positions: the position scheme; the lesson's learned table when none is given.
         tie_embeddings: the head and the token table are one matrix, counted once.
         token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
-        attention_dropout: probability with which an attention weight is dropped while training.
+        dropout: probability with which an attention weight is dropped while training.
 
     Raises:
         ValueError: sizes that do not fit each other; names the numbers.
@@ -37,36 +119,21 @@ class TinyAttentionLM(nn.Module):
         positions: PositionScheme | None = None,
         tie_embeddings: bool = False,
         token_embedding: TokenEmbedding | None = None,
-        attention_dropout: float = 0.0,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.max_context_length = max_context_length
-        self.embeddings = EmbeddingComposer(
-            token_embedding or TokenEmbedding(vocab_size, d_model),
-            positions or lesson_scheme(max_context_length, d_model),
-        )
-        self.attention = MultiHeadSelfAttention(d_model, n_heads, max_context_length, dropout=attention_dropout)
-        self.head = nn.Linear(d_model, vocab_size)
-        if tie_embeddings:
-            self.head.weight = self.token_embedding.embedding.weight
+        super().__init__(vocab_size, d_model, max_context_length, positions, token_embedding)
+        self.attention = MultiHeadSelfAttention(d_model, n_heads, max_context_length, dropout=dropout)
+        self.head = self.make_head(tie_embeddings)
 
-    @property
-    def token_embedding(self) -> TokenEmbedding:
-        return self.embeddings.token_embedding
+    def body_parts(self) -> Mapping[str, nn.Module]:
+        return {"attention": self.attention}
 
-    @property
-    def positions(self) -> PositionScheme:
-        return self.embeddings.positional_embedding
-
-    def parts(self) -> dict[str, nn.Module]:
-        """The named parts whose parameters are reported; a shared parameter belongs to the first that has it."""
-        return {
-            "token_embedding": self.token_embedding,
-            "position": self.positions,
-            "attention": self.attention,
-            "head": self.head,
-        }
+    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+        if maps is None:
+            return self.attention(x, positions=self.positions)
+        x, weights = self.attention(x, return_weights=True, positions=self.positions)
+        maps.append(weights)
+        return x
 
     @overload
     def forward(self, ids: Int64[Tensor, "b t"], return_weights: Literal[False] = False) -> Float[Tensor, "b t v"]: ...
@@ -86,12 +153,6 @@ class TinyAttentionLM(nn.Module):
         Raises:
             TypeError, ValueError: as the parts do, with the numbers.
         """
-        x = self.embeddings(ids)
-        if return_weights:
-            x, weights = self.attention(x, return_weights=True, positions=self.positions)
-            return self.head(x), weights
-        return self.head(self.attention(x, positions=self.positions))
-
-    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
-        """The attention weights (B, H, T, T) of every layer."""
-        return [self(ids, return_weights=True)[1]]
+        maps: list[Tensor] | None = [] if return_weights else None
+        logits = self.head(self.body(self.embeddings(ids), maps))
+        return logits if maps is None else (logits, maps[0])

@@ -19,7 +19,7 @@ def sinusoidal_table(n_positions: int, d_model: int, base: float = 10000.0) -> F
         raise ValueError(f"max_context_length {n_positions} and d_model {d_model} must be at least 1")
     if d_model % 2:
         raise ValueError(
-            f"d_model {d_model} is odd, but sine and cosine come in pairs; use {d_model - 1 or 2} or {d_model + 1}"
+            f"d_model {d_model} is odd, but sine and cosine come in pairs; use an even one, {d_model + 1} say"
         )
     if not base > 1:
         raise ValueError(f"base {base} must be above 1 (10000 in the paper)")

@@ -1,0 +1,130 @@
+"""The deeper model: pre-norm blocks of attention and MLP, each with a residual."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from poslab.model.attention import MultiHeadSelfAttention
+from poslab.model.embeddings import TokenEmbedding
+from poslab.model.language_model import LanguageModel
+from poslab.positions import PositionScheme
+
+
+class Block(nn.Module):
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; the MLP is four times as wide, with GELU between.
+
+    Args:
+        d_model: D, the width.
+        n_heads: H; must divide D.
+        max_context_length: L, the longest sequence.
+        dropout: probability with which an attention weight or a residual's part is dropped while training.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, max_context_length: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.attention = MultiHeadSelfAttention(d_model, n_heads, max_context_length, dropout=dropout)
+        self.mlp_norm = nn.LayerNorm(d_model)
+        self.mlp = nn.Sequential(nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "b t d"], positions: PositionScheme, maps: list[Tensor] | None = None
+    ) -> Float[Tensor, "b t d"]:
+        """One block's output (B, T, D); with ``maps`` the weights (B, H, T, T) are appended to it."""
+        normed = self.attention_norm(x)
+        if maps is None:
+            mixed = self.attention(normed, positions=positions)
+        else:
+            mixed, weights = self.attention(normed, return_weights=True, positions=positions)
+            maps.append(weights)
+        x = x + self.dropout(mixed)
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+    def residual_projections(self) -> list[nn.Linear]:
+        """The two layers whose output is added to the residual stream."""
+        last = self.mlp[-1]
+        assert isinstance(last, nn.Linear)
+        return [self.attention.out_proj, last]
+
+
+class TransformerLM(LanguageModel):
+    """Token + position -> ``n_layers`` pre-norm blocks -> final norm -> linear head.
+
+    The projections onto the residual stream start smaller by ``1 / sqrt(2 n_layers)``, so that depth does not widen it.
+
+    Source: Radford et al. 2019 (GPT-2), section 2.3, for pre-norm blocks and the scaled start.
+
+    Args:
+        vocab_size: V, the number of tokens.
+        d_model: D, the width.
+        n_heads: H; must divide D.
+        n_layers: blocks.
+        max_context_length: L, the longest sequence.
+        positions: the position scheme, shared by all layers; the lesson's learned table when none is given.
+        tie_embeddings: the head and the token table are one matrix, counted once.
+        token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
+        dropout: in attention weights and on both residuals, while training.
+
+    Raises:
+        ValueError: sizes that do not fit each other; names the numbers.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_heads: int,
+        n_layers: int,
+        max_context_length: int,
+        *,
+        positions: PositionScheme | None = None,
+        tie_embeddings: bool = False,
+        token_embedding: TokenEmbedding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(vocab_size, d_model, max_context_length, positions, token_embedding)
+        if n_layers < 1:
+            raise ValueError(f"n_layers {n_layers} must be at least 1")
+        self.blocks = nn.ModuleList(Block(d_model, n_heads, max_context_length, dropout) for _ in range(n_layers))
+        self.final_norm = nn.LayerNorm(d_model)
+        self.head = self.make_head(tie_embeddings)
+        with torch.no_grad():
+            for block in self._blocks():
+                for projection in block.residual_projections():
+                    projection.weight.div_((2 * n_layers) ** 0.5)
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def body_parts(self) -> Mapping[str, nn.Module]:
+        blocks = self._blocks()
+        norms = [norm for block in blocks for norm in (block.attention_norm, block.mlp_norm)]
+        return {
+            "attention": nn.ModuleList(block.attention for block in blocks),
+            "mlp": nn.ModuleList(block.mlp for block in blocks),
+            "norm": nn.ModuleList([*norms, self.final_norm]),
+        }
+
+    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+        for block in self._blocks():
+            x = block(x, self.positions, maps)
+        return self.final_norm(x)
+
+    def forward(
+        self, ids: Int64[Tensor, "b t"], return_weights: bool = False
+    ) -> Float[Tensor, "b t v"] | tuple[Float[Tensor, "b t v"], list[Float[Tensor, "b h t t"]]]:
+        """Logits (B, T, V) for the token after each of the ids (B, T).
+
+        Args:
+            ids: token ids.
+            return_weights: also return the attention weights (B, H, T, T) of every layer.
+
+        Raises:
+            TypeError, ValueError: as the parts do, with the numbers.
+        """
+        maps: list[Tensor] | None = [] if return_weights else None
+        logits = self.head(self.body(self.embeddings(ids), maps))
+        return logits if maps is None else (logits, maps)
