@@ -11,6 +11,7 @@ from jaxtyping import install_import_hook
 
 install_import_hook("poslab", "typechecker.check")
 
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -22,6 +23,12 @@ CONF = ROOT / "conf"
 def _one_thread_and_a_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the shape checks of the tests, so that the package's own ones answer."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

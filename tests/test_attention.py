@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,12 +15,6 @@ from poslab import MultiHeadSelfAttention, PositionScheme, count_parameters
 from poslab.model.attention import masked_softmax
 
 quick = settings(deadline=None, max_examples=100, derandomize=True)
-
-
-@pytest.fixture
-def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the shape checks of the tests, so that the package's own ones answer."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 class Turns(PositionScheme):

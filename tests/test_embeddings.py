@@ -5,7 +5,6 @@ import os
 import pickle
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -20,12 +19,6 @@ from poslab import (
 )
 from poslab.model.embeddings import hashed_table
 from poslab.positions import NoPositions
-
-
-@pytest.fixture
-def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the shape checks of the tests, so that the package's own ones answer."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def tens(rows: int = 4) -> TokenEmbedding:

@@ -2,7 +2,6 @@
 
 import re
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,12 +25,6 @@ SCHEMES = [
     lambda: SinusoidalPositionalEmbedding(12, 8),
     NoPositions,
 ]
-
-
-@pytest.fixture
-def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the shape checks of the tests, so that the package's own ones answer."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 class Slopes(PositionScheme):

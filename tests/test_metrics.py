@@ -3,7 +3,6 @@
 import math
 from itertools import pairwise
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,12 +14,6 @@ from poslab.metrics import Score, neighbour_cosine_matrix, score, token_loss
 
 quick = settings(deadline=None, max_examples=100, derandomize=True)
 IGNORED = -100
-
-
-@pytest.fixture
-def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the shape checks of the tests, so that the package's own ones answer."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def batch(rows: int, length: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:
