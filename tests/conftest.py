@@ -65,7 +65,7 @@ def train(folder: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``finished_runs(*overrides)``: the folder of a finished run, trained in this process once per set of overrides."""
+    """The folder of a finished run by its overrides; each is trained once, in this process."""
     made: dict[tuple[str, ...], Path] = {}
 
     def get(*overrides: str) -> Path:
