@@ -52,6 +52,10 @@ def one_line_errors(config_dir: Path) -> Iterator[None]:
         if debugging():
             raise
         sys.exit(f"error: {explain(error, config_dir)}")
+    except KeyboardInterrupt:
+        if debugging():
+            raise
+        sys.exit(130)
 
 
 @contextmanager

@@ -210,5 +210,7 @@ def quieten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Batches are made whole in the main process on purpose.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # The training loss is logged by `CopyModule`, at steps of its own.
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

@@ -80,6 +80,8 @@ class RunTensorBoard(TensorBoardLogger):
     def __init__(self, folder: Path, go_on_after: int | None = None) -> None:
         # Whatever an earlier start wrote beyond its checkpoint is hidden: it is about to happen again.
         purge: dict[str, Any] = {} if go_on_after is None else {"purge_step": go_on_after + 1}
+        if go_on_after is not None:
+            forget_session(folder)
         super().__init__(folder, name="", version="", default_hp_metric=False, flush_secs=10, **purge)
 
     def save(self) -> None:
@@ -110,20 +112,31 @@ class RunTensorBoard(TensorBoardLogger):
             status: a run that did not complete is shown as failed.
         """
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.plugins.hparams import api_pb2
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
-        from torch.utils.tensorboard.summary import hparams as torch_hparams
+        from tensorboard.plugins.hparams import api_pb2, metadata
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
-        experiment, start, _ = torch_hparams(dict(hparams), dict(metrics))
-        # torch's own end mark always says success.
-        code = api_pb2.STATUS_SUCCESS if status == "completed" else api_pb2.STATUS_FAILURE
-        data = HParamsPluginData(session_end_info=SessionEndInfo(status=code), version=0)
-        plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
-        end = Summary(
-            value=[Summary.Value(tag="_hparams_/session_end_info", metadata=SummaryMetadata(plugin_data=plugin))]
-        )
-        for summary in (experiment, start, end):
-            self._add_summary(summary, None)
+        # Not torch's own writer: its end mark always says success, and its truth values are numbers.
+        start, columns = SessionStartInfo(), []
+        for name, value in hparams.items():
+            if isinstance(value, bool):
+                start.hparams[name].bool_value, kind = value, api_pb2.DATA_TYPE_BOOL
+            elif isinstance(value, str):
+                start.hparams[name].string_value, kind = value, api_pb2.DATA_TYPE_STRING
+            else:
+                start.hparams[name].number_value, kind = value, api_pb2.DATA_TYPE_FLOAT64
+            columns.append(api_pb2.HParamInfo(name=name, type=kind))
+        shown = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in metrics]
+        end = SessionEndInfo(status=api_pb2.STATUS_SUCCESS if status == "completed" else api_pb2.STATUS_FAILURE)
+        parts: dict[str, dict[str, Any]] = {
+            metadata.EXPERIMENT_TAG: {"experiment": api_pb2.Experiment(hparam_infos=columns, metric_infos=shown)},
+            metadata.SESSION_START_INFO_TAG: {"session_start_info": start},
+            metadata.SESSION_END_INFO_TAG: {"session_end_info": end},
+        }
+        for tag, part in parts.items():
+            content = HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **part).SerializeToString()
+            plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
+            value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))
+            self._add_summary(Summary(value=[value]), None)
 
     def close(self) -> None:
         """End the stream."""
@@ -131,3 +144,18 @@ class RunTensorBoard(TensorBoardLogger):
 
     def _add_summary(self, summary: Any, step: int | None) -> None:
         self.experiment._get_file_writer().add_summary(summary, step)
+
+
+def forget_session(folder: Path) -> None:
+    """Take the HParams record out of a stopped run's events: of two, TensorBoard shows the first, a failure."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    for path in folder.glob("events.out.tfevents.*"):
+        kept = io.BytesIO()
+        writer = RecordWriter(kept)
+        for raw in RawEventFileLoader(str(path)).Load():
+            if not any(value.tag.startswith("_hparams_/") for value in Event.FromString(raw).summary.value):
+                writer.write(raw)
+        write_atomically(path, kept.getvalue())

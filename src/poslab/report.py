@@ -47,11 +47,12 @@ def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     settings = flat(
         {key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger", "resume", "sweep")}
     )
-    # A class is shown as its module: pos = learned, task = copy, as on the command line.
-    named = {
-        key.removesuffix("._target_"): short(value) if key.endswith("._target_") else value
-        for key, value in settings.items()
-    }
+    named = {key: value for key, value in settings.items() if not key.startswith(("pos.", "task."))}
+    for group, options in (("pos", job.pos), ("task", job.task)):
+        # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
+        # from a single run, and another scheme has other options.
+        named[group] = short(options["_target_"])
+        named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
     return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
 
 
@@ -102,7 +103,7 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     path = shown_path(folder.path)
     table.add_row("results", str(path))
     text = io.StringIO()
-    Console(file=text, width=100, force_terminal=False).print(table)
+    Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     if dashboard:
         lines.append(f"see it: tensorboard --logdir {shlex.quote(str(path))}")

@@ -1,6 +1,7 @@
 """Settings as flat names and values, and which of them vary: the axes of a comparison."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def _number(text: str) -> Value:
 
 def is_setting(override: str) -> bool:
     """Whether an override says what a job computes, rather than where it writes."""
-    return override.lstrip("+~").partition("=")[0].partition(".")[0] not in _NOT_SETTINGS
+    return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0] not in _NOT_SETTINGS
 
 
 def varying(jobs: Sequence[Mapping[str, Value]]) -> list[str]:

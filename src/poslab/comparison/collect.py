@@ -3,7 +3,8 @@
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,9 @@ def collect(folders: Sequence[Path]) -> list[Job]:
         runs.update((path.resolve(), folder.resolve()) for path in sorted(folder.iterdir()) if _is_job(path))
     names = _distinct_names({*runs.values(), *sweeps})
     jobs = [read_job(run, names[parent]) for run, parent in runs.items()]
+    known = {key for job in jobs for key in job.settings}
     for sweep in dict.fromkeys(sweeps):
-        jobs += _refused(sweep, names[sweep])
+        jobs += _refused(sweep, names[sweep], known)
     if not jobs:
         raise ComparisonError(f"no runs in {', '.join(map(str, folders))}; name a sweep folder or a run folder")
     return jobs
@@ -125,7 +127,8 @@ def read_job(folder: Path, sweep: str) -> Job:
     result = _read(folder / RESULT_FILE, json.loads, troubles)
     settings = flat_settings(config)
     status = result.get("status")
-    if status not in STATUSES:
+    # A status of a later version is shown as it is.
+    if not (isinstance(status, str) and re.fullmatch("[a-z][a-z _-]{0,30}", status)):
         if result:
             troubles.append(f"{RESULT_FILE} has no known status ({status!r})")
         status = BROKEN
@@ -135,9 +138,9 @@ def read_job(folder: Path, sweep: str) -> Job:
     except FileNotFoundError:
         if status == COMPLETED:
             troubles.append(f"no {METRICS_FILE}")
-    except (OSError, csv.Error) as error:
-        troubles.append(f"{METRICS_FILE} cannot be read ({_line(error)})")
-    error = _line(result.get("error") or "")
+    except (OSError, csv.Error) as unreadable:
+        troubles.append(f"{METRICS_FILE} cannot be read ({_line(unreadable)})")
+    error = " ".join(str(result.get("error") or "").split())
     seed = result.get("seed", settings.get(SEED))
     overrides = result.get("overrides")
     return Job(
@@ -173,8 +176,11 @@ def _read(path: Path, parse: Any, troubles: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _refused(sweep: Path, name: str) -> Iterator[Job]:
-    """Combinations that the sweep refused, as its ``invalid.json`` lists them."""
+def _refused(sweep: Path, name: str, known: Collection[str]) -> Iterator[Job]:
+    """Combinations that the sweep refused, as its ``invalid.json`` lists them.
+
+    Of what was typed, settings that no other job has are left in the overrides: ``experiment=heads`` is none.
+    """
     path = sweep / INVALID_FILE
     if not path.exists():
         return
@@ -185,7 +191,7 @@ def _refused(sweep: Path, name: str) -> Iterator[Job]:
         yield Job(sweep=name, name=INVALID_FILE, folder=None, status=BROKEN, error=f"cannot be read ({_line(error)})")
         return
     for overrides, reason in listed:
-        settings = typed_settings(overrides)
+        settings = {key: value for key, value in typed_settings(overrides).items() if not known or key in known}
         seed = settings.get(SEED)
         yield Job(
             sweep=name,
@@ -223,7 +229,6 @@ def in_order(jobs: Iterable[Job], axes: Sequence[str]) -> list[Job]:
         jobs,
         key=lambda job: (
             [order(job.settings.get(axis)) for axis in axes],
-            order(job.seed),
             job.sweep,
             job.name,
             job.overrides,

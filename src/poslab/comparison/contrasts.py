@@ -7,13 +7,14 @@ How a contrast is tested, and why so:
   other settings: eight settings of three seeds are three independent observations, not 24. So differences are taken
   within each matched setting and seed, averaged over the settings, and the averages of the seeds are tested.
 - Paired t-test where both levels have at least two seeds in common, because what a seed does to both sides cancels;
-  Welch's t-test where they have not (sweeps with different seeds, put together), because the levels may spread differently.
+  Welch's t-test where they have not (sweeps with different seeds, put together), because levels may spread differently.
 - On logarithms of steps and losses: effects on them are factors, and their spread grows with their size.
-- Steps to 99 % exact match where every matched job got there; the last validation loss otherwise. One outcome for a
-  contrast, chosen without looking at which level is better.
+- Steps to 99 % exact match over the settings where every matched job got there, if in the other settings none did;
+  the last validation loss over all of them otherwise. One outcome for a contrast, chosen without looking at which
+  level is better.
 - A count of steps is known only to the validation before it. The spread is never taken to be less than what that hides.
 - Holm's adjustment over every contrast that was looked at: for an axis without order all pairs of levels, although
-  only the best level is then spoken of, because the best was chosen from the same data.
+  the best level may be all that is spoken of, because the best was chosen from the same data.
 """
 
 import math
@@ -26,15 +27,18 @@ from typing import Literal, NamedTuple
 
 from poslab.comparison.axes import SEED, Value, is_numeric, order
 from poslab.comparison.collect import Job, without_repeats
+from poslab.comparison.history import Reached
 from poslab.comparison.statistics import TINY, Test, hidden_log_variance, holm, paired_test, welch_test
 
 TASK = "task"
 EXACT, LOSS = "val/exact_match", "val/loss"
 LEVEL = 0.05
+ALL_PAIRS = 3
+"""Up to so many levels every pair gets a sentence; beyond, the best against each of the others."""
 
 Cell = tuple[Value | None, ...]
 Outcome = Literal["steps", "loss"]
-Reason = Literal["no job", "never alone", "few seeds", "no spread"]
+Reason = Literal["no loss", "never alone", "few seeds", "no spread"]
 # Jobs of one level by matched setting and seed. More than one where the level has settings that the other lacks.
 Grid = dict[Cell, dict[Value | None, list[Job]]]
 
@@ -58,8 +62,10 @@ class Contrast:
         adjusted: its p value after Holm.
         stated: False for one that was only looked at.
         seeds: seeds that were matched, or the smaller number of both sides in Welch's test.
-        settings: matched settings of the other axes.
+        settings: matched settings of the other axes that the test is about.
+        unreached: further ones in which no job of either level reached 99 % exact match.
         agree: of the pairs of jobs, those whose difference has the sign of the mean, and all; (0, 0) without pairs.
+        identical: every matched pair of jobs has the same numbers.
         every: the coarsest distance of two validations where a job got good enough.
     """
 
@@ -74,9 +80,11 @@ class Contrast:
     adjusted: float = 1.0
     seeds: int = 0
     settings: int = 0
+    unreached: int = 0
     agree: tuple[int, int] = (0, 0)
     sides: tuple[Side, Side] = field(default=(Side(), Side()))
     every: int = 0
+    identical: bool = False
 
     @property
     def clear(self) -> bool:
@@ -107,7 +115,8 @@ def _along(axis: str, task: Value | None, jobs: Sequence[Job], others: Sequence[
         pairs = [(above, below, True) for below, above in pairwise(levels)]
     else:
         by_merit = sorted(levels, key=lambda level: _merit([job for job in jobs if job.settings.get(axis) == level]))
-        pairs = [(first, second, first == by_merit[0]) for first, second in combinations(by_merit, 2)]
+        few = len(levels) <= ALL_PAIRS
+        pairs = [(first, second, few or first == by_merit[0]) for first, second in combinations(by_merit, 2)]
     grids = {level: _grid([job for job in jobs if job.settings.get(axis) == level], others) for level in levels}
     return [
         replace(_contrast(grids[first], grids[second]), axis=axis, task=task, first=first, second=second, stated=stated)
@@ -143,15 +152,13 @@ def _contrast(first: Grid, second: Grid) -> Contrast:
     cells, seeds = complete_block({(cell, seed) for cell in common for seed in first[cell] if seed in second[cell]})
     if len(seeds) >= 2:
         return _paired(empty, first, second, cells, seeds)
-    sides = [
-        [seed for seed in grid[common[0]] if all(seed in grid[cell] for cell in common)] for grid in (first, second)
-    ]
-    if min(map(len, sides)) >= 2:
-        return _unpaired(empty, first, second, common, sides[0], sides[1])
+    own = [[seed for seed in grid[common[0]] if all(seed in grid[cell] for cell in common)] for grid in (first, second)]
+    if min(map(len, own)) >= 2:
+        return _unpaired(empty, first, second, common, (own[0], own[1]))
+    # Nothing to test; what was seen is told all the same.
     shown = [[job for cell in common for jobs in grid[cell].values() for job in jobs] for grid in (first, second)]
-    outcome = _outcome([*shown[0], *shown[1]])
-    sides_seen = (_side(shown[0], outcome), _side(shown[1], outcome))
-    return replace(empty, reason="few seeds", outcome=outcome, seeds=len(seeds), settings=len(common), sides=sides_seen)
+    outcome: Outcome = "steps" if all(EXACT in job.history.reached for jobs in shown for job in jobs) else "loss"
+    return replace(_seen(empty, (shown[0], shown[1]), outcome, len(seeds), common, common), reason="few seeds")
 
 
 def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], list[Value | None]]:
@@ -174,8 +181,22 @@ def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], l
         pairs = {(cell, seed) for cell, seed in pairs if (cell != worst_cell if drop_cell else seed != worst_seed)}
 
 
-def _outcome(jobs: Sequence[Job]) -> Outcome:
-    return "steps" if all(EXACT in job.history.reached for job in jobs) else "loss"
+def _outcome(
+    first: Grid, second: Grid, cells: Sequence[Cell], seeds: tuple[Sequence[Value | None], Sequence[Value | None]]
+) -> tuple[Outcome, list[Cell]]:
+    """What is tested, and over which settings."""
+    reached: dict[Cell, set[bool]] = {
+        cell: {
+            EXACT in job.history.reached
+            for grid, own in ((first, seeds[0]), (second, seeds[1]))
+            for job in _jobs(grid, [cell], own)
+        }
+        for cell in cells
+    }
+    learnt = [cell for cell in cells if reached[cell] == {True}]
+    if learnt and all(len(kinds) == 1 for kinds in reached.values()):
+        return "steps", learnt
+    return "loss", list(cells)
 
 
 def _value(job: Job, outcome: Outcome) -> float:
@@ -183,9 +204,10 @@ def _value(job: Job, outcome: Outcome) -> float:
 
 
 def _hidden(job: Job, outcome: Outcome) -> float:
-    return hidden_log_variance(job.history.reached[EXACT].before, job.history.reached[EXACT].step) * (
-        outcome == "steps"
-    )
+    if outcome == "loss":
+        return 0.0
+    reached = job.history.reached[EXACT]
+    return hidden_log_variance(reached.before, reached.step)
 
 
 def _side(jobs: Sequence[Job], outcome: Outcome) -> Side:
@@ -219,19 +241,29 @@ def _jobs(grid: Grid, cells: Sequence[Cell], seeds: Sequence[Value | None]) -> l
 def _paired(
     empty: Contrast, first: Grid, second: Grid, cells: Sequence[Cell], seeds: Sequence[Value | None]
 ) -> Contrast:
-    jobs = _jobs(first, cells, seeds), _jobs(second, cells, seeds)
-    outcome = _outcome([*jobs[0], *jobs[1]])
-    rows = [(_seed(first, cells, seed, outcome), _seed(second, cells, seed, outcome)) for seed in seeds]
+    outcome, used = _outcome(first, second, cells, (seeds, seeds))
+    jobs = _jobs(first, used, seeds), _jobs(second, used, seeds)
+    rows = [(_seed(first, used, seed, outcome), _seed(second, used, seed, outcome)) for seed in seeds]
     pairs = [[a - b for a, b in zip(one.values, two.values, strict=True)] for one, two in rows]
     hidden = fmean(one.hidden + two.hidden for one, two in rows)
-    seen = _seen(empty, jobs, outcome, len(seeds), len(cells))
+    seen = _seen(empty, jobs, outcome, len(seeds), used, cells)
     means = [fmean(row) for row in pairs]
     if not all(map(math.isfinite, means)):
-        return replace(seen, reason="no job")
+        return replace(seen, reason="no loss")
     test = paired_test(means, hidden)
     every_pair = [pair for row in pairs for pair in row]
     agreeing = sum(pair * fmean(means) > 0 for pair in every_pair)
-    return replace(seen, test=test, reason=None if test else "no spread", agree=(agreeing, len(every_pair)))
+    return replace(
+        seen,
+        test=test,
+        reason=None if test else "no spread",
+        agree=(agreeing, len(every_pair)),
+        identical=[_numbers(job) for job in jobs[0]] == [_numbers(job) for job in jobs[1]],
+    )
+
+
+def _numbers(job: Job) -> tuple[Reached | None, float | None]:
+    return job.history.reached.get(EXACT), job.metrics.get(LOSS)
 
 
 def _unpaired(
@@ -239,30 +271,36 @@ def _unpaired(
     first: Grid,
     second: Grid,
     cells: Sequence[Cell],
-    seeds_first: Sequence[Value | None],
-    seeds_second: Sequence[Value | None],
+    seeds: tuple[Sequence[Value | None], Sequence[Value | None]],
 ) -> Contrast:
-    jobs = _jobs(first, cells, seeds_first), _jobs(second, cells, seeds_second)
-    outcome = _outcome([*jobs[0], *jobs[1]])
+    outcome, used = _outcome(first, second, cells, seeds)
+    jobs = _jobs(first, used, seeds[0]), _jobs(second, used, seeds[1])
     sides = [
-        [_seed(grid, cells, seed, outcome) for seed in seeds]
-        for grid, seeds in ((first, seeds_first), (second, seeds_second))
+        [_seed(grid, used, seed, outcome) for seed in own] for grid, own in ((first, seeds[0]), (second, seeds[1]))
     ]
     means = [[fmean(seed.values) for seed in side] for side in sides]
-    seen = _seen(empty, jobs, outcome, min(map(len, sides)), len(cells))
+    seen = _seen(empty, jobs, outcome, min(map(len, sides)), used, cells)
     if not all(math.isfinite(mean) for side in means for mean in side):
-        return replace(seen, reason="no job")
+        return replace(seen, reason="no loss")
     hidden = [fmean(seed.hidden for seed in side) for side in sides]
     test = welch_test(means[0], means[1], hidden[0], hidden[1])
     return replace(seen, test=test, reason=None if test else "no spread")
 
 
-def _seen(empty: Contrast, jobs: tuple[list[Job], list[Job]], outcome: Outcome, seeds: int, settings: int) -> Contrast:
+def _seen(
+    empty: Contrast,
+    jobs: tuple[list[Job], list[Job]],
+    outcome: Outcome,
+    seeds: int,
+    used: Sequence[Cell],
+    cells: Sequence[Cell],
+) -> Contrast:
     return replace(
         empty,
         outcome=outcome,
         seeds=seeds,
-        settings=settings,
+        settings=len(used),
+        unreached=len(cells) - len(used),
         sides=(_side(jobs[0], outcome), _side(jobs[1], outcome)),
         every=_every([*jobs[0], *jobs[1]]) if outcome == "steps" else 0,
     )

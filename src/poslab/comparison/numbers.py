@@ -9,8 +9,9 @@ def number(value: float | None) -> str:
     """Three significant digits; a dash for none."""
     if value is None:
         return DASH
-    if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}"
+    if value and not 1e-3 <= abs(value) < 1e6:
+        digits, _, power = f"{value:.1e}".partition("e")
+        return f"{digits}e{int(power)}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -37,21 +38,26 @@ def p_value(p: float) -> str:
 
 
 def share_interval(interval: Interval | None) -> str:
-    """A mean share and its interval, cut to what a share can be."""
+    """A mean share and its interval, cut to what a share can be; no interval where all values are the same."""
     if interval is None:
         return DASH
-    if interval.low is None or interval.high is None:
+    if interval.low is None or interval.high is None or interval.low == interval.high:
         return percent(interval.mean)
     return f"{percent(interval.mean)} [{100 * max(0.0, interval.low):.1f}, {100 * min(1.0, interval.high):.1f}]"
 
 
 def interval_text(interval: Interval | None) -> str:
-    """A mean and its interval."""
+    """A mean and its interval; no interval where all values are the same."""
     if interval is None:
         return DASH
-    if interval.low is None or interval.high is None:
+    if interval.low is None or interval.high is None or interval.low == interval.high:
         return number(interval.mean)
-    return f"{number(interval.mean)} [{number(interval.low)}, {number(interval.high)}]"
+    return f"{number(interval.mean)} [{_roughly(interval.low)}, {_roughly(interval.high)}]"
+
+
+def _roughly(value: float) -> str:
+    """The end of an interval: two digits are more than it is good for."""
+    return number(float(f"{value:.2g}")) if abs(value) < 100 else number(value)
 
 
 def count(n: int, what: str) -> str:

@@ -80,7 +80,7 @@ def _of_axis(
     never = [each for each in group if each.reason == "never alone"]
     if len(never) > 1 and len(never) == len(group):
         name = names[group[0].axis]
-        text = f"{_on(group[0])}{name}: no two jobs differ in it alone ({count(len(group) + 1, 'level')}), so the data cannot tell"
+        text = f"{_on(group[0])}{name}: no two completed jobs differ in it alone, so the data cannot tell"
         return [Statement("unknown", text, _moves_with(group[0], jobs, axes, names))]
     # Differences first: on a long axis they are what a reader looks for.
     ranked = sorted(group, key=lambda each: not each.clear)
@@ -118,10 +118,11 @@ def _sentence(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], name
         return Statement(
             "unknown", text, _detail(contrast, test, f"validate more often or add seeds{left_out and '; '}{left_out}")
         )
-    if test.p == 1.0 and test.deviation == 0:
+    if contrast.identical:
         return Statement("none", f"{pair}: exactly the same results", _detail(contrast, test, left_out))
     hint = _more_seeds(contrast, test)
-    text = f"{pair}: no difference beyond seed spread"
+    where = "" if contrast.outcome == "steps" else " in validation loss"
+    text = f"{pair}: no difference{where} beyond seed spread"
     return Statement("none", text, _detail(contrast, test, "; ".join(filter(None, [hint, left_out]))))
 
 
@@ -134,7 +135,8 @@ def _detail(contrast: Contrast, test: Test, rest: str) -> str:
     parts = [f"medians {number(one.middle)} and {number(two.middle)} {what}"]
     if test.deviation:
         less = "fewer" if contrast.outcome == "steps" else "lower"
-        parts.append(f"95 % interval {_span(low, high)} {less}")
+        seen = "" if contrast.clear else f"{factor(math.exp(abs(test.difference)))} {less} on average, "
+        parts.append(f"{seen}95 % interval {_factor(low)} to {_factor(high)}")
     if contrast.agree[1]:
         parts.append(f"same direction in {contrast.agree[0]} of {count(contrast.agree[1], 'pair')}")
     if contrast.outcome == "loss":
@@ -143,18 +145,16 @@ def _detail(contrast: Contrast, test: Test, rest: str) -> str:
     over = f"{count(contrast.seeds, f'{matched}seed')}"
     if contrast.settings > 1:
         over += f" over {contrast.settings} settings"
+    if contrast.unreached:
+        over += f" (in {contrast.unreached} more no job gets to 99 %)"
     parts.append(f"{test.name} on log {what}, {over}, {p_value(contrast.adjusted)}")
     if contrast.every and not test.coarse:
         parts.append(f"validated every {contrast.every} steps")
     return "; ".join(filter(None, [*parts, rest]))
 
 
-def _span(low: float, high: float) -> str:
-    """An interval of factors; below 1 the other level is ahead."""
-    return f"{_factor(low)} to {_factor(high)}"
-
-
 def _factor(log: float) -> str:
+    """An end of an interval of factors; below 1 the other level is ahead."""
     value = math.exp(max(-700.0, min(700.0, log)))
     return factor(value) if value >= 0.995 else f"{value:.2g}x"
 

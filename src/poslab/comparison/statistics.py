@@ -9,7 +9,7 @@ from typing import Any
 
 def _student() -> Any:
     # SciPy takes longer to import than the rest of the package, and the sweep's own process reads this module.
-    import scipy.special  # type: ignore[import-untyped]
+    import scipy.special
 
     return scipy.special
 

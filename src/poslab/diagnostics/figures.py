@@ -45,15 +45,20 @@ class Plot:
     def __init__(
         self, width: float, height: float, title: str, xlabel: str, ylabel: str, colour_bar: bool = False
     ) -> None:
-        # A title may be wider than a small pair of axes.
-        right = max(0.95 if colour_bar else 0.25, 0.075 * len(title) - width - self.LEFT / 2)
-        self._whole = (self.LEFT + width + right, self.BOTTOM + height + self.TOP)
+        # A text may be longer than small axes are wide or tall; this is a little more than a letter takes.
+        half_title, half_ylabel = 0.0375 * len(title), 0.0375 * len(ylabel)
+        tall = max(height, 2 * half_ylabel)
+        bottom = self.BOTTOM + (tall - height) / 2
+        middle = self.LEFT + width / 2
+        title_at = max(middle, half_title)
+        right = self.LEFT + width + (0.95 if colour_bar else 0.25)
+        self._whole = (max(right, title_at + half_title), self.BOTTOM + tall + self.TOP)
         self.figure = new_figure(*self._whole)
-        self.axes = self._place(self.LEFT, self.BOTTOM, width, height)
-        self._bar = (self.LEFT + width + 0.12, self.BOTTOM, 0.13, height)
-        self._write(self.LEFT + width / 2, self.BOTTOM + height + 0.15, title, va="bottom")
-        self._write(self.LEFT + width / 2, 0.08, xlabel, va="bottom")
-        self._write(0.08, self.BOTTOM + height / 2, ylabel, ha="left", va="center", rotation=90)
+        self.axes = self._place(self.LEFT, bottom, width, height)
+        self._bar = (self.LEFT + width + 0.12, bottom, 0.13, height)
+        self._write(title_at, self.BOTTOM + tall + 0.15, title, va="bottom")
+        self._write(max(middle, 0.0375 * len(xlabel)), 0.08, xlabel, va="bottom")
+        self._write(0.08, self.BOTTOM + tall / 2, ylabel, ha="left", va="center", rotation=90)
 
     def xticks(self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray, rotation: float = 0) -> None:
         """Labels below the axes, at data coordinates."""
@@ -78,7 +83,7 @@ class Plot:
         bar.imshow(np.linspace(1, 0, 64)[:, None], cmap=colours, aspect="auto", extent=(0, 1, low, high))
         for value in np.linspace(low, high, 5):
             bar.text(1.4, value, f"{value:.2g}", fontsize=TICK_SIZE, va="center")
-        self._write(self._whole[0] - 0.08, self._bar[1] + self._bar[3] / 2, label, ha="right", va="center", rotation=90)
+        self._write(self._bar[0] + 0.75, self._bar[1] + self._bar[3] / 2, label, ha="right", va="center", rotation=90)
 
     def _width(self) -> float:
         return self.axes.get_position().width * self._whole[0]

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -129,12 +130,13 @@ class Gallery(Callback):
         folder = RunFolder(Path(trainer.default_root_dir))
         for tag, step, png, error in pictures:
             if error is None:
-                try:
-                    write_atomically(folder.figures / f"{tag.replace('/', '_')}.png", png)
-                    for show in showing(trainer.loggers, "log_png"):
-                        show(tag, png, step)
-                except OSError:
-                    error = traceback.format_exc()
+                shows = [partial(show, tag, png, step) for show in showing(trainer.loggers, "log_png")]
+                file = folder.figures / f"{tag.replace('/', '_')}.png"
+                for hand_over in (partial(write_atomically, file, png), *shows):
+                    try:
+                        hand_over()
+                    except Exception:
+                        error = traceback.format_exc()
             if error is not None:
                 self._warn(tag, step, error)
 
@@ -167,7 +169,11 @@ def fork_drawing(orders: list[Order]) -> Child:
     with warnings.catch_warnings():
         # Python 3.12 warns of every fork beside a thread; see above for why this one may.
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            file.close()
+            raise
     if pid:
         return Child(pid, file, orders)
     try:

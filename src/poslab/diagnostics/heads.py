@@ -16,6 +16,8 @@ from poslab.model import LanguageModel
 
 GAP = 1.5
 """Cells of white between two heads, and above each for its name."""
+GAP_INCHES = 0.22
+"""The least such white, in inches."""
 
 
 def cell_outlines(cells: np.ndarray) -> np.ndarray:
@@ -46,10 +48,12 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
     n_heads, n_tokens, _ = weights.shape
     columns = math.ceil(math.sqrt(n_heads))
     rows = math.ceil(n_heads / columns)
-    pitch = n_tokens + GAP
-    inches_per_cell = min(0.21, 11 / (columns * pitch)) if n_heads > 1 else min(0.35, 11 / pitch)
+    inches_per_cell = min(0.21 if n_heads > 1 else 0.35, (11 / columns - GAP_INCHES) / n_tokens)
+    # Many tokens make small cells, but a name needs its height.
+    gap = max(GAP, GAP_INCHES / inches_per_cell)
+    pitch = n_tokens + gap
     plot = Plot(
-        inches_per_cell * (columns * pitch - GAP),
+        inches_per_cell * (columns * pitch - gap),
         inches_per_cell * rows * pitch,
         f"Attention weights, layer {layer}; red: holds the answer, grey: masked future",
         "key (the token looked at)",
@@ -61,7 +65,7 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
     future = ~np.tri(n_tokens, dtype=bool)
     outline = cell_outlines(answer_cells)
     triangle = cell_outlines(~future)
-    ticks = sparse_ticks(n_tokens, most=16)
+    ticks = sparse_ticks(n_tokens, most=min(16, max(1, int(n_tokens * inches_per_cell / 0.12))))
     origins = [(head % columns * pitch, head // columns * pitch) for head in range(n_heads)]
     for head, (x, y) in enumerate(origins):
         axes.imshow(
@@ -72,16 +76,23 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
             vmax=1.0,
             interpolation="nearest",
         )
-        axes.text(x + n_tokens / 2 - 0.5, y - 0.7, f"head {head}", ha="center", va="bottom", fontsize=8)
-    for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", 1.3)):
+        axes.text(
+            x + n_tokens / 2 - 0.5,
+            y - 0.5 - 0.04 / inches_per_cell,
+            f"head {head}",
+            ha="center",
+            va="bottom",
+            fontsize=8,
+        )
+    for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", min(1.3, 20 * inches_per_cell))):
         shifted = np.concatenate([segments + np.array(origin) for origin in origins])
         axes.add_collection(LineCollection(list(shifted), colors=colour, linewidths=width))
     plot.xticks(
         [c * pitch + t for c in range(columns) for t in ticks], [labels[t] for t in ticks] * columns, rotation=90
     )
     plot.yticks([r * pitch + t for r in range(rows) for t in ticks], [labels[t] for t in ticks] * rows)
-    axes.set_xlim(-0.5, columns * pitch - GAP - 0.5)
-    axes.set_ylim(rows * pitch - GAP - 0.5, -0.5 - GAP)
+    axes.set_xlim(-0.5, columns * pitch - gap - 0.5)
+    axes.set_ylim(rows * pitch - gap - 0.5, -0.5 - gap)
     axes.set_frame_on(False)
     plot.colour_scale(colours, 0.0, 1.0, "weight")
     return plot.figure

@@ -27,7 +27,7 @@ def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
     else:
         plot.axes.plot(offsets, start, "o--", color="0.6", markersize=3)
     plot.axes.plot(offsets, curve, "o-", color="C0", markersize=5)
-    plot.axes.text(len(curve) + 0.4, 0.97, legend, ha="right", va="top", fontsize=TICK_SIZE)
+    plot.axes.text(len(curve) + 0.5, 1.07, legend, ha="right", va="bottom", fontsize=TICK_SIZE)
     plot.axes.set_xlim(0.5, len(curve) + 0.5)
     plot.axes.set_ylim(low, 1.05)
     shown = sparse_ticks(len(curve), 16)

@@ -1,0 +1,41 @@
+"""``python -m poslab.comparison DIR...``: compare the runs in these folders."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from poslab.comparison.collect import ComparisonError
+from poslab.comparison.writing import PAGE_FILE, Comparison, write_comparison
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Compare, write, and say what was found.
+
+    Raises:
+        SystemExit: with one line, exit code 1, when there is nothing to compare or it cannot be written.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m poslab.comparison", description="Compare the runs in some folders."
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep's folder, or a run's")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write; the first DIR if not given")
+    options = parser.parse_args(arguments)
+    target = options.output or options.folders[0]
+    try:
+        comparison = write_comparison(options.folders, target)
+    except ComparisonError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: cannot write to {target} ({error.strerror or error}); choose another folder with --output")
+    sys.stdout.write(summary(comparison, target) + "\n")
+
+
+def summary(comparison: Comparison, target: Path) -> str:
+    """How many jobs there were, what they say, where to read more."""
+    jobs = ", ".join(f"{count} {status}" for status, count in comparison.counts.items())
+    lines = [f"{len(comparison.jobs)} jobs: {jobs}", *(f"- {each.text}" for each in comparison.statements)]
+    return "\n".join([*lines, f"see it: {target / PAGE_FILE}"])
+
+
+if __name__ == "__main__":
+    main()

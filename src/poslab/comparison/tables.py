@@ -1,0 +1,186 @@
+"""``comparison.csv`` for programs and ``comparison.md`` for reading without a browser."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from poslab.comparison.axes import SEED, short_names, show
+from poslab.comparison.collect import Job
+from poslab.comparison.numbers import DASH, count, exactly, interval_text, number, percent, share_interval
+from poslab.comparison.settings import Setting
+from poslab.comparison.statements import Statement
+
+Cell = str | float | None
+MARKS = {"difference": "**", "none": "", "unknown": "*"}
+
+
+class Column(NamedTuple):
+    """One column of the table of jobs.
+
+    Attributes:
+        name: in the CSV file.
+        title: where a person reads it.
+        get: the cell of a job; None for an empty one.
+        text: a number as a person reads it.
+        main: shown without being asked for.
+    """
+
+    name: str
+    title: str
+    get: Callable[[Job], Cell]
+    text: Callable[[float | None], str] = number
+    main: bool = True
+
+
+def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
+    """The columns for these jobs; what depends on the clock comes last."""
+    names = short_names([*axes])
+    several = len({job.sweep for job in jobs}) > 1
+    parts = dict.fromkeys(part for job in jobs for part in job.parameters)
+    lengths = sorted({name for job in jobs for name in job.metrics if name.startswith("length/")}, key=natural)
+    return [
+        *([Column("sweep", "sweep", lambda job: job.sweep)] if several else []),
+        Column("job", "job", lambda job: job.name),
+        *(_setting(axis, names[axis]) for axis in axes if axis != SEED),
+        Column("seed", "seed", lambda job: job.seed, text=show),
+        Column("status", "status", lambda job: job.status),
+        Column("error", "error", lambda job: job.error, main=False),
+        Column("overrides", "overrides", lambda job: " ".join(job.overrides), main=False),
+        *(_parameters(part) for part in sorted(parts, key=lambda part: (part != "total", part))),
+        _metric("best/val/loss", "best val loss", main=False),
+        _metric("best/val/accuracy", "best accuracy", percent, main=False),
+        _metric("best/val/exact_match", "best exact match", percent, main=False),
+        _metric("val/loss", "val loss"),
+        _metric("val/accuracy", "accuracy", percent),
+        _metric("val/exact_match", "exact match", percent),
+        _metric("train/loss", "train loss"),
+        *(_metric(name, _length_title(name), _text_of(name)) for name in lengths),
+        _metric("neighbour_similarity/offset_1", "neighbour similarity"),
+        _reached("val/exact_match", "steps to 99 % exact"),
+        _reached("val/accuracy", "steps to 99 % accuracy", main=False),
+        Column("wall_seconds", "seconds", lambda job: job.wall_seconds),
+    ]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key that puts 9 before 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _setting(axis: str, title: str) -> Column:
+    return Column(axis, title, lambda job: job.settings.get(axis), text=show)
+
+
+def _parameters(part: str) -> Column:
+    title = "parameters" if part == "total" else f"{part.replace('_', ' ')} parameters"
+    return Column(f"parameters/{part}", title, lambda job: job.parameters.get(part), text=_whole, main=part == "total")
+
+
+def _metric(name: str, title: str, text: Callable[[float | None], str] = number, main: bool = True) -> Column:
+    return Column(name, title, lambda job: job.metrics.get(name), text, main)
+
+
+def _reached(score: str, title: str, main: bool = True) -> Column:
+    name = f"steps_to_99/{score.removeprefix('val/')}"
+    return Column(
+        name, title, lambda job: reached.step if (reached := job.history.reached.get(score)) else None, _whole, main
+    )
+
+
+def _whole(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def _text_of(name: str) -> Callable[[float | None], str]:
+    return percent if name.rpartition("/")[2] in ("accuracy", "exact_match") else number
+
+
+def _length_title(name: str) -> str:
+    _, length, metric = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
+    return f"{metric.replace('_', ' ')} at {length}"
+
+
+def csv_table(jobs: Sequence[Job], axes: Sequence[str]) -> str:
+    """One row a job, numbers with every digit."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    shown = columns(jobs, axes)
+    table.writerow([column.name for column in shown])
+    for job in jobs:
+        cells = [column.get(job) for column in shown]
+        table.writerow(["" if cell is None else cell if isinstance(cell, str) else exactly(cell) for cell in cells])
+    return text.getvalue()
+
+
+def markdown(
+    jobs: Sequence[Job], settings: Sequence[Setting], said: Sequence[Statement], method: str, notes: Sequence[str]
+) -> str:
+    """The statements, a row a setting, and the jobs that did not complete with their reasons."""
+    lines = [f"# {title(jobs)}", "", *(_item(statement) for statement in said), ""]
+    lines += [line for note in filter(None, [method, *notes]) for line in (note, "")]
+    if any(setting.jobs for setting in settings):
+        lines += ["## By setting", "", *_setting_table(settings), ""]
+        lines += ["Means over n seeds with 95 % intervals (Student's t); geometric means for losses and steps."]
+        if any(len(setting.jobs) == 1 for setting in settings):
+            lines[-1] += " A setting with n = 1 has no interval."
+        lines += [""]
+    lost = [job for job in jobs if not job.completed]
+    if lost:
+        lines += ["## Not completed", "", "| job | status | reason |", "|---|---|---|"]
+        lines += [f"| {_cell(job_name(job))} | {job.status} | {_cell(job.error)} |" for job in lost]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def title(jobs: Sequence[Job]) -> str:
+    return f"Comparison of {count(len(jobs), 'job')}"
+
+
+def job_name(job: Job) -> str:
+    """Its folder, or what was typed for one that never had a folder."""
+    return job.name or " ".join(job.overrides) or "a job without overrides"
+
+
+def _item(statement: Statement) -> str:
+    mark = MARKS[statement.kind]
+    return f"- {mark}{_cell(statement.text)}.{mark}" + (f" ({_cell(statement.detail)}.)" if statement.detail else "")
+
+
+def _setting_table(settings: Sequence[Setting]) -> list[str]:
+    axes = list(settings[0].levels)
+    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", "steps to 99 %", "not completed"]
+    rows = [
+        [
+            *(show(setting.levels[axis]) for axis in axes),
+            str(len(setting.jobs)),
+            share_interval(setting.exact_match),
+            share_interval(setting.accuracy),
+            interval_text(setting.loss),
+            steps_text(setting),
+            lost_text(setting),
+        ]
+        for setting in settings
+    ]
+    # A column without content says nothing.
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines]
+
+
+def steps_text(setting: Setting) -> str:
+    """The steps to 99 % exact match, or how many jobs got there when not all did."""
+    if setting.steps is not None:
+        return interval_text(setting.steps)
+    return f"{setting.reached} of {len(setting.jobs)} jobs" if setting.jobs else DASH
+
+
+def lost_text(setting: Setting) -> str:
+    return ", ".join(f"{n} {status}" for status, n in setting.lost.items())
+
+
+def _cell(text: str) -> str:
+    """Text that stays in its cell and is not taken for markup."""
+    return re.sub(r"([\\`*|<]|\](?=\())", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,84 @@
+"""The statistics behind the comparison, held against SciPy, known values and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from poslab.comparison.statistics import (
+    hidden_log_variance,
+    holm,
+    log_interval,
+    mean_interval,
+    paired_test,
+    seeds_needed,
+    welch_test,
+)
+
+
+def test_what_a_grid_hides_is_a_floor_under_the_spread() -> None:
+    differences = [0.40, 0.41, 0.42]
+    bare, rounded = paired_test(differences), paired_test(differences, hidden=0.06)
+    assert bare is not None
+    assert rounded is not None
+    assert bare.p < 0.001
+    # t = 0.41 / sqrt(0.06 / 3) = 2.9 with two degrees of freedom.
+    assert rounded.p == pytest.approx(2 * scipy.stats.t.sf(0.41 / math.sqrt(0.02), 2))
+    assert (bare.coarse, rounded.coarse) == (False, True)
+    assert paired_test([0.1, 0.5, 0.9], hidden=0.06) == paired_test([0.1, 0.5, 0.9])
+
+
+def test_the_tests_agree_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(0, 1, 6), rng.normal(0.5, 2, 6)
+    paired, theirs = paired_test((one - two).tolist()), scipy.stats.ttest_rel(one, two)
+    assert paired is not None
+    assert paired.p == pytest.approx(theirs.pvalue)
+    assert (paired.low, paired.high) == pytest.approx(tuple(theirs.confidence_interval()))
+    three = rng.normal(1, 3, 4)
+    welch, theirs = welch_test(one.tolist(), three.tolist()), scipy.stats.ttest_ind(one, three, equal_var=False)
+    assert welch is not None
+    assert welch.p == pytest.approx(theirs.pvalue)
+    assert (welch.low, welch.high) == pytest.approx(tuple(theirs.confidence_interval()))
+
+
+def test_intervals_are_students() -> None:
+    interval = mean_interval([1.0, 2.0, 3.0])
+    assert interval is not None
+    # 4.302653 is the 97.5 % point of t with two degrees of freedom.
+    assert (interval.n, interval.mean) == (3, 2.0)
+    assert interval.high == pytest.approx(2 + 4.302653 / math.sqrt(3))
+    alone = mean_interval([5.0])
+    assert alone is not None
+    assert (alone.n, alone.mean, alone.low, alone.high) == (1, 5.0, None, None)
+    assert mean_interval([]) is None
+    geometric = log_interval([1.0, 100.0])
+    assert geometric is not None
+    assert geometric.mean == pytest.approx(10)
+    assert log_interval([0.0, 1e9]) is not None
+
+
+def test_holms_adjustment() -> None:
+    # The example of Holm (1979) as R's p.adjust computes it.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("before", "at"), [(0, 120), (120, 240), (9980, 10000)])
+def test_what_a_grid_hides(before: int, at: int) -> None:
+    x = np.log(np.linspace(before, at, 2_000_001)[1:])
+    assert hidden_log_variance(before, at) == pytest.approx(x.var(), rel=1e-3)
+
+
+def test_seeds_needed_for_four_in_five() -> None:
+    rng = np.random.default_rng(1)
+    n = seeds_needed(0.5, 0.4, 0.05)
+    assert n is not None
+    powers = [
+        np.mean(scipy.stats.ttest_1samp(rng.normal(0.5, 0.4, (20_000, k)), 0, axis=1).pvalue < 0.05) for k in (n - 1, n)
+    ]
+    assert powers[0] < 0.82
+    assert powers[1] > 0.77
+    assert seeds_needed(0.001, 1.0, 0.05) is None

@@ -1,0 +1,354 @@
+"""Pictures drawn beside the training: same bytes as in place, and no failure of a child reaches the run."""
+
+import errno
+import logging
+import os
+import pickle
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from poslab.diagnostics import gallery as gallery_module
+from poslab.diagnostics.figures import message_figure, to_png
+from poslab.diagnostics.gallery import CAN_FORK, Child, Drawn, Gallery, Order, await_drawing, draw, fork_drawing
+from poslab.diagnostics.position_table import draw_table
+
+needs_fork = pytest.mark.skipif(not CAN_FORK, reason="pictures are drawn in place here")
+both_ways = pytest.mark.parametrize("in_background", [pytest.param(True, marks=needs_fork), False])
+
+
+class Shown:
+    """A logger that remembers the pictures it is handed."""
+
+    def __init__(self) -> None:
+        self.pictures: list[tuple[str, int, bytes]] = []
+
+    def log_png(self, tag: str, png: bytes, step: int) -> None:
+        self.pictures.append((tag, step, png))
+
+    @property
+    def tags(self) -> list[str]:
+        return [tag for tag, _, _ in self.pictures]
+
+
+class Stage:
+    """A gallery with a trainer around it that never trains."""
+
+    def __init__(self, folder: Path, in_background: bool) -> None:
+        self.folder = folder
+        self.shown = Shown()
+        self.trainer = lightning.Trainer(
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        # One that shows pictures, and one that cannot.
+        self.trainer.loggers = [self.shown, object()]  # type: ignore[list-item]
+        self.module = lightning.LightningModule()
+        self.gallery = Gallery(in_background=in_background)
+
+    def look(self, step: int, **makes: Callable[[], Figure]) -> None:
+        """What a validation does: order pictures and start to draw them."""
+        for tag, make in makes.items():
+            self.gallery.order(f"group/{tag}", step, make)
+        self.gallery.on_validation_end(self.trainer, self.module)
+
+    def end(self) -> None:
+        self.gallery.on_train_end(self.trainer, self.module)
+
+    def files(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.folder / "figures").glob("*")}
+
+
+def children() -> set[int]:
+    """Processes that this one has started and not yet waited for, zombies among them."""
+    listed = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in listed for pid in path.read_text().split()}
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left() -> Iterator[None]:
+    before = children()
+    yield
+    assert children() <= before, "a child was left, running or as a zombie"
+
+
+def good(text: str = "good") -> Callable[[], Figure]:
+    return partial(message_figure, text)
+
+
+def bad() -> Figure:
+    raise RuntimeError("cannot draw this")
+
+
+def die(parent: int) -> Figure:
+    """Ends the child as the out-of-memory killer does, and only a child."""
+    assert os.getpid() != parent
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def slow(seconds: float, sign: Path | None = None) -> Figure:
+    if sign is not None:
+        sign.touch()
+    time.sleep(seconds)
+    return message_figure("slow")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@needs_fork
+def test_background_and_in_place_give_the_same_bytes(tmp_path: Path) -> None:
+    table = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    stages = [Stage(tmp_path / name, in_background) for name, in_background in (("back", True), ("place", False))]
+    for stage in stages:
+        stage.look(0, table=partial(draw_table, table), word=good())
+        stage.look(7, table=partial(draw_table, -table))
+        stage.end()
+    back, place = stages
+    assert back.shown.pictures == place.shown.pictures
+    assert [(tag, step) for tag, step, _ in back.shown.pictures] == [
+        ("group/table", 0),
+        ("group/word", 0),
+        ("group/table", 7),
+    ]
+    assert back.files() == place.files()
+    assert back.shown.pictures[1][2] == to_png(message_figure("good"))
+
+
+@needs_fork
+def test_drawing_really_happens_in_another_process(tmp_path: Path) -> None:
+    assert Gallery().in_background
+    stage = Stage(tmp_path, in_background=True)
+    stage.look(0, pid=lambda: message_figure(str((tmp_path / "pid").write_text(str(os.getpid())))))
+    stage.end()
+    assert int((tmp_path / "pid").read_text()) != os.getpid()
+
+
+@both_ways
+def test_the_file_is_the_last_picture_of_its_tag(tmp_path: Path, in_background: bool) -> None:
+    stage = Stage(tmp_path, in_background)
+    for step in (0, 5, 9):
+        stage.look(step, word=good(str(step)))
+    stage.end()
+    assert [step for _, step, _ in stage.shown.pictures] == [0, 5, 9]
+    assert stage.files() == {"group_word.png": stage.shown.pictures[-1][2]}
+    assert stage.shown.pictures[0][2] != stage.shown.pictures[-1][2]
+
+
+@both_ways
+def test_a_drawing_that_raises_is_warned_of_once_and_the_others_are_drawn(
+    tmp_path: Path, in_background: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(tmp_path, in_background)
+    with caplog.at_level(logging.DEBUG):
+        for step in (0, 5, 9):
+            stage.look(step, first=good(), broken=bad, last=good())
+        stage.end()
+    assert warnings_of(caplog) == [
+        "the picture group/broken failed at step 0, training goes on: RuntimeError: cannot draw this"
+    ]
+    assert set(stage.files()) == {"group_first.png", "group_last.png"}
+    assert stage.shown.tags == ["group/first", "group/last"] * 3
+    # The log file has where it happened, every time.
+    details = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
+    assert sum("Traceback" in text and "in bad" in text for text in details) == 3
+
+
+@needs_fork
+def test_a_killed_child_costs_its_pictures_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(tmp_path, in_background=True)
+    stage.look(0, word=good("before"))
+    stage.look(3, word=good(), killer=partial(die, os.getpid()))
+    stage.look(6, word=partial(die, os.getpid()))
+    stage.look(9, word=good("after"))
+    stage.end()
+    said = warnings_of(caplog)
+    # One warning for each picture, however often it is missing.
+    assert len(said) == 2
+    assert all("its process ended early" in text and "training goes on" in text for text in said)
+    assert [(tag, step) for tag, step, _ in stage.shown.pictures] == [("group/word", 0), ("group/word", 9)]
+    assert stage.files() == {"group_word.png": stage.shown.pictures[-1][2]}
+
+
+@needs_fork
+def test_a_hanging_child_is_ended_when_patience_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gallery_module, "PATIENCE_SECONDS", 0.2)
+    stage = Stage(tmp_path, in_background=True)
+    started = time.monotonic()
+    stage.look(0, word=partial(slow, 100))
+    stage.end()
+    assert time.monotonic() - started < 10
+    assert warnings_of(caplog) == [
+        "the picture group/word failed at step 0, training goes on: its process took too long"
+    ]
+    assert stage.shown.pictures == []
+
+
+@needs_fork
+def test_a_child_that_someone_else_waited_for_is_read_all_the_same(tmp_path: Path) -> None:
+    child = fork_drawing([Order("a", 1, good())])
+    os.waitpid(child.pid, 0)
+    assert [(one.tag, one.step, one.error) for one in await_drawing(child)] == [("a", 1, None)]
+
+
+@needs_fork
+def test_ctrl_c_reaches_the_training_but_not_the_child(tmp_path: Path) -> None:
+    sign = tmp_path / "started"
+    child = fork_drawing([Order("a", 1, partial(slow, 0.3, sign))])
+    while not sign.exists():
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGINT)
+    (done,) = await_drawing(child)
+    assert done.error is None
+    assert done.png == to_png(message_figure("slow"))
+
+
+@needs_fork
+def test_a_terminated_child_ends_at_once(tmp_path: Path) -> None:
+    sign = tmp_path / "started"
+    child = fork_drawing([Order("a", 1, partial(slow, 100, sign))])
+    while not sign.exists():
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGTERM)
+    (failed,) = await_drawing(child)
+    assert failed.error == "its process ended early"
+
+
+@needs_fork
+def test_a_file_that_was_cut_short_at_any_place_is_a_failed_picture() -> None:
+    """A full disk under the child: whatever it left, the parent says so and goes on."""
+    orders = [Order("a", 1, good()), Order("b", 1, good())]
+    whole = pickle.dumps([Drawn("a", 1, b"png" * 30, None), Drawn("b", 1, b"png", None)])
+    for length in range(len(whole)):
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file.write(whole[:length])
+        # No child of this process: nothing to wait for.
+        done = await_drawing(Child(os.getpid(), file, orders))
+        assert [(one.tag, one.error) for one in done] == [
+            ("a", "its process ended early"),
+            ("b", "its process ended early"),
+        ]
+
+
+@needs_fork
+@pytest.mark.parametrize("what", ["os.fork", "tempfile.TemporaryFile"])
+def test_without_processes_or_files_pictures_are_drawn_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EAGAIN, "none left")
+
+    monkeypatch.setattr(what, refuse)
+    stage = Stage(tmp_path, in_background=True)
+    stage.look(0, word=good())
+    stage.end()
+    assert stage.files() == {"group_word.png": to_png(message_figure("good"))}
+    assert warnings_of(caplog) == []
+
+
+@both_ways
+def test_a_full_disk_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_background: bool
+) -> None:
+    real = gallery_module.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "group_large.png":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(gallery_module, "write_atomically", full)
+    stage = Stage(tmp_path, in_background)
+    for step in (0, 5):
+        stage.look(step, large=good(), small=good())
+    stage.end()
+    assert len(warnings_of(caplog)) == 1
+    assert "group/large failed at step 0, training goes on: OSError" in warnings_of(caplog)[0]
+    assert "No space left" in warnings_of(caplog)[0]
+    assert set(stage.files()) == {"group_small.png"}
+    assert stage.shown.tags.count("group/small") == 2
+
+
+def test_a_figures_folder_that_cannot_be_made_leaves_the_dashboard_its_pictures(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "figures").write_text("a file stands where the folder should")
+    stage = Stage(tmp_path, in_background=False)
+    for step in (0, 5):
+        stage.look(step, a=good(), b=good())
+    stage.end()
+    assert len(warnings_of(caplog)) == 2
+    assert stage.shown.tags == ["group/a", "group/b"] * 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), RuntimeError("closed"), ValueError("no such tag")])
+def test_a_logger_that_cannot_show_a_picture_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    stage = Stage(tmp_path, in_background=False)
+
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(stage.shown, "log_png", refuse)
+    stage.look(0, word=good())
+    stage.look(5, word=good())
+    stage.end()
+    assert len(warnings_of(caplog)) == 1
+    assert set(stage.files()) == {"group_word.png"}
+
+
+@both_ways
+def test_after_an_exception_everything_ordered_is_still_drawn(tmp_path: Path, in_background: bool) -> None:
+    stage = Stage(tmp_path, in_background)
+    stage.look(0, word=good("first"))
+    stage.gallery.order("group/word", 4, good("last"))
+    stage.gallery.on_exception(stage.trainer, stage.module, RuntimeError("diverged"))
+    assert [step for _, step, _ in stage.shown.pictures] == [0, 4]
+    assert stage.files() == {"group_word.png": to_png(message_figure("last"))}
+
+
+@needs_fork
+def test_there_is_at_most_one_child_at_a_time(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, in_background=True)
+    before = children()
+    for step in range(4):
+        stage.look(step, word=partial(slow, 0.05))
+        assert len(children() - before) == 1
+    stage.end()
+    assert children() == before
+    assert [step for _, step, _ in stage.shown.pictures] == [0, 1, 2, 3]
+
+
+def test_nothing_ordered_starts_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, in_background=CAN_FORK)
+    before = children()
+    stage.gallery.on_train_start(stage.trainer, stage.module)
+    stage.look(0)
+    assert children() == before
+    stage.end()
+    assert not (tmp_path / "figures").exists()
+
+
+def test_draw_keeps_order_and_tells_what_failed() -> None:
+    done = draw([Order("a", 1, good()), Order("b", 2, bad), Order("c", 3, good())])
+    assert [(one.tag, one.step, one.error is None) for one in done] == [("a", 1, True), ("b", 2, False), ("c", 3, True)]
+    assert done[1].png == b""
+    assert "RuntimeError: cannot draw this" in str(done[1].error)
