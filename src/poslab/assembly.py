@@ -2,7 +2,8 @@
 
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from poslab.config import ConfigError, ModelConfig, TrainConfig, check_target, did_you_mean
 from poslab.tasks import Task
@@ -37,16 +38,30 @@ def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
     arguments = {name: value for name, value in options.items() if name != "_target_"}
-    accepted = set(inspect.signature(found).parameters)
-    for name in arguments:
+    parameters = inspect.signature(found).parameters.values()
+    accepted = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    types = {one.name: one.annotation for one in parameters}
+    for name, value in arguments.items():
         if name in offered or name not in accepted:
             options_of_class = [f"{key}.{option}" for option in accepted - set(offered)]
             raise ConfigError(f"unknown key '{key}.{name}'{did_you_mean(f'{key}.{name}', options_of_class)}")
+        if not _fits(value, types[name]):
+            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is no {types[name]}")
     filled = {name: value for name, value in offered.items() if name in accepted}
     try:
         return found(**arguments, **filled)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}: {' '.join(str(error).split())}") from error
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value from a yaml file is of an annotated type; a type that is not a plain one is left to the class."""
+    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if not all(isinstance(kind, type) for kind in kinds):
+        return True
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)
 
 
 def build_task(config: TrainConfig) -> Task:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
@@ -30,14 +30,14 @@ def debugging() -> bool:
     return os.environ.get("POSLAB_DEBUG", "0") not in ("", "0")
 
 
-class ConsoleHandler(logging.StreamHandler[TextIO]):
+class ConsoleHandler(logging.StreamHandler[Any]):
     """Writes to whatever ``sys.stdout`` is now: a live progress bar puts itself there and prints lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]
+    def stream(self) -> Any:
         return sys.stdout
 
 
@@ -166,21 +166,29 @@ def _nearest_key(name: str, config_dir: Path) -> str:
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
     # The right leaf under a forgotten or wrong prefix first (d_model for model.d_model), then a near leaf beside it.
     nearest = next((key for key in keys if key.rpartition(".")[2] == leaf), None)
-    nearest = nearest or siblings.get(schema.nearest(leaf, siblings) or "") or schema.nearest(name, keys)
+    nearest = nearest or siblings.get(schema.nearest(leaf, siblings) or "")
+    if not nearest and not siblings:
+        nearest = schema.nearest(name, keys)
     if nearest:
         return f"; did you mean '{nearest}'?"
-    return (
-        f"; under '{prefix}' there are: {', '.join(sorted(siblings))}" if siblings else "; see python train.py --help"
-    )
+    if not siblings:
+        return "; see python train.py --help"
+    return f"; {f'under {prefix!r} ' if prefix else ''}there are: {', '.join(sorted(siblings))}"
 
 
 def _known_keys(config_dir: Path) -> list[str]:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
+    # The keys of the choices that were typed: pos=sinusoidal has others than the default.
+    chosen = [one for one in sys.argv[1:] if one.partition("=")[0] in groups]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
-        default = OmegaConf.to_container(compose("train"))
+        try:
+            default = OmegaConf.to_container(compose("train", overrides=chosen))
+        except Exception:
+            default = OmegaConf.to_container(compose("train"))
     return [*_flat(default), *(path.name for path in config_dir.iterdir() if path.is_dir())]
 
 

@@ -10,12 +10,14 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 PACKAGE = "poslab"
+DIAGNOSTICS = Path(__file__).parent / "diagnostics"
 
 
 class ConfigError(ValueError):
@@ -201,6 +203,7 @@ class TrainConfig:
                 f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}; "
                 "choose a multiple"
             )
+        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _interval_of_another(name, one)}
         open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
         open_parts |= {f"diagnostics.{name}": options for name, options in self.diagnostics.items()}
         for key, options in open_parts.items():
@@ -220,6 +223,11 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             result[f"{prefix}{key}"] = value
     return result
+
+
+def _interval_of_another(name: str, options: Any) -> bool:
+    """Whether these options are only an interval, as an experiment sets it, for a diagnostic that was not chosen."""
+    return isinstance(options, Mapping) and set(options) == {"every"} and (DIAGNOSTICS / f"{name}.py").exists()
 
 
 def check_target(key: str, target: Any) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from poslab.config import ConfigError, DataConfig
 from poslab.tasks import Task
+from poslab.tasks.base import IGNORED
 
 SPLITS = {"train": 0, "val": 1}
 
@@ -55,8 +56,10 @@ class BatchStream(Dataset[TensorBatch]):
         rng = np.random.default_rng([self.seed, SPLITS[self.split], step])
         tokens, targets = self.task.sample(rng, self.batch_size)
         # On the host, before a device sees it: there a wrong id ends the process instead of raising.
-        if tokens.min() < 0 or max(tokens.max(), targets.max()) >= self.vocab_size:
-            worst = tokens.min() if tokens.min() < 0 else max(tokens.max(), targets.max())
+        counted = targets[targets != IGNORED]
+        least, most = min(tokens.min(), counted.min(initial=0)), max(tokens.max(), counted.max(initial=0))
+        if least < 0 or most >= self.vocab_size:
+            worst = least if least < 0 else most
             raise ValueError(
                 f"task {type(self.task).__name__} made token id {worst}, outside the vocabulary [0, {self.vocab_size})"
             )

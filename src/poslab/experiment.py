@@ -89,8 +89,9 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         raise
     except (KeyboardInterrupt, SystemExit) as stopped:
         # Lightning ends a Ctrl-C with exit code 1 and a SIGTERM with 0; a shell and a scheduler expect these.
-        status, error = "interrupted", stopped
-        raise SystemExit(143 if isinstance(stopped, SIGTERMException) else 130) from stopped
+        terminated = isinstance(stopped, SIGTERMException)
+        status, error = "interrupted", StoppedError(f"stopped by {'SIGTERM' if terminated else 'Ctrl-C'}")
+        raise SystemExit(143 if terminated else 130) from stopped
     except BaseException as failure:
         error = failure
         log.debug("the run failed", exc_info=True)
@@ -109,7 +110,12 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             finish(job, folder, table, board, result)
             report = brief_report if brief else final_report
             log.info("%s", report(result, folder, dashboard=board is not None))
-    return table.last()["val/loss"]
+    # Not from the table, which only the first rank fills.
+    return float(trainer.callback_metrics["val/loss"])
+
+
+class StoppedError(Exception):
+    """Someone stopped the run."""
 
 
 def describe(error: BaseException) -> str:

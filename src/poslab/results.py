@@ -88,9 +88,11 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} already holds a run; choose another hydra.run.dir, or go on with it by resume=auto"
             )
+        # Nothing is made yet: the nearest folder that is there says whether this one can be.
+        path = self.path.absolute()
+        nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
+            with tempfile.TemporaryFile(dir=nearest):
                 pass
         except OSError as error:
             raise ConfigError(
@@ -103,15 +105,18 @@ class RunFolder:
         Raises:
             ConfigError: another run was first.
         """
+        # Double quotes: single ones are none in Windows' cmd.
+        quoted = f'"{self.path.absolute().as_posix()}"'
         header = (
             "# The whole resolved configuration. The same run again:\n"
-            f"#   python train.py --config-dir {self.path.as_posix()!r} --config-name config\n"
+            f"#   python train.py --config-dir {quoted} --config-name config\n"
         )
         # The defaults bring the schema and the folder names when this file is fed back.
         content = {
             "defaults": ["schema", "hydra_settings", "_self_", {"override hydra/sweeper": "grid"}],
             **asdict(job),
         }
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
             with open(self.path / CONFIG_FILE, "x", encoding="utf-8") as file:
                 file.write(header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

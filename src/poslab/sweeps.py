@@ -6,7 +6,6 @@ folder only, so all launchers leave the same.
 
 import json
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,11 +15,12 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from poslab.assembly import build_model, build_task
 from poslab.cli import explain, main_config_dir
 from poslab.config import ConfigError, TrainConfig, checked
+from poslab.preflight import check_device
 from poslab.results import write_atomically
 from poslab.resume import job_key, stored_status
 
@@ -94,13 +94,17 @@ class Sweep:
             raise SystemExit(1)
         return returned
 
-    def add(self, grid: Sequence[Sequence[str]]) -> list[Job]:
+    def add(self, grid: Sequence[Sequence[str]], varying: set[str] | None = None) -> list[Job]:
         """Compose and check combinations; the same job given twice is one job.
+
+        Args:
+            grid: overrides of each job.
+            varying: the keys that name a job's folder, where these jobs alone do not tell them.
 
         Returns:
             a job for each combination, those that cannot be run with their reason.
         """
-        varying = varying_keys(grid)
+        varying = varying_keys(grid) if varying is None else varying
         added = [self._job(list(overrides), varying) for overrides in grid]
         for job in added:
             if job.reason:
@@ -132,6 +136,8 @@ class Sweep:
         job = Job(overrides)
         try:
             config = checked_job(self.loader.load_sweep_config(self.config, overrides))
+            # Our launchers know where a job would run, Hydra's own runs it here.
+            getattr(self.launcher, "check_job", check_device)(config)
         except Exception as error:
             job.reason = explain(error, main_config_dir(self.config))
             return job
@@ -162,10 +168,8 @@ class Sweep:
 
     def announce(self) -> None:
         """The first lines of a sweep: what will run, where, by how many workers, and what will not."""
-        launcher = type(self.launcher).__name__.removesuffix("Launcher").lower()
-        workers = OmegaConf.select(self.config, "hydra.launcher.n_jobs") or 1
-        if workers == -1:
-            workers = os.cpu_count() or 1
+        launcher = self.config.hydra.runtime.choices["hydra/launcher"]
+        workers = getattr(self.launcher, "workers", 1)
         done = sum(job.state in FINISHED for job in self.jobs.values())
         before = f", {done} done before" if done else ""
         log.info(
@@ -248,6 +252,8 @@ def job_label(overrides: Sequence[str], varying: set[str]) -> str:
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         if override.partition("=")[0] in varying:
+            if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", value):
+                value = f"{float(value):.4g}"  # drawn by a search; the key at the end tells it from its neighbours
             # A choice of a group says what it is; a number needs its key.
             parts.append(value if re.fullmatch(r"[A-Za-z_]+", value) else f"{key.split('.')[-1]}{value}")
     label = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).strip("._-")

@@ -1,0 +1,100 @@
+"""Hydra's door to poslab's parallel launchers, ``hydra/launcher=joblib`` and so on. Hydra looks in this package only.
+
+Not the public plugins: there a job whose process dies takes the rest of the sweep with it, the one for Ray holds
+cloudpickle below 3 and installs boto3, and together they make every start of the program slower.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    from poslab.config import TrainConfig
+    from poslab.launchers import Pool
+
+
+class OwnLaunchersFirst(SearchPathPlugin):
+    """Lets a program's own ``hydra/launcher/joblib.yaml`` stand alone where the public plugin is installed too.
+
+    Hydra would take the plugin's settings of the same name for a schema and merge the two.
+    """
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        launchers = ConfigStore.instance().repo.get("hydra", {}).get("launcher", {})
+        for entry in search_path.get_path():
+            if entry.provider == "main" and entry.path is not None:
+                for own in Path(entry.path.removeprefix("file://"), "hydra", "launcher").glob("*.yaml"):
+                    launchers.pop(own.name, None)
+
+
+class ParallelLauncher(Launcher):
+    """Runs jobs side by side; see `poslab.launchers`, which is imported only for a sweep that uses one."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context = hydra_context
+        self.task_function = task_function
+        self.config = config
+        plain = {
+            key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            for key, value in self.settings.items()
+        }
+        self.pool = self.open_pool(plain)
+
+    @abstractmethod
+    def open_pool(self, settings: dict[str, Any]) -> "Pool":
+        """What runs the jobs.
+
+        Raises:
+            ConfigError: it is not installed, or cannot be had here.
+        """
+
+    @property
+    def workers(self) -> int | str:
+        """How many jobs run at once."""
+        return self.pool.workers
+
+    def check_job(self, job: "TrainConfig") -> None:
+        """Refuse a job that could not run where this launcher would put it.
+
+        Raises:
+            ConfigError: what it asks for is not there.
+        """
+        self.pool.check_job(job)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from poslab.launchers import launch
+
+        return launch(self.pool, self.hydra_context, self.task_function, self.config, job_overrides, initial_job_idx)
+
+
+class JoblibLauncher(ParallelLauncher):
+    def open_pool(self, settings: dict[str, Any]) -> "Pool":
+        from poslab.launchers import JoblibPool
+
+        return JoblibPool(**settings)
+
+
+class RayLauncher(ParallelLauncher):
+    def open_pool(self, settings: dict[str, Any]) -> "Pool":
+        from poslab.launchers import RayPool
+
+        return RayPool(**settings["ray"])
+
+
+class SubmititLauncher(ParallelLauncher):
+    def open_pool(self, settings: dict[str, Any]) -> "Pool":
+        from poslab.launchers import SubmititPool
+
+        return SubmititPool(**settings)

@@ -1,0 +1,416 @@
+"""The search itself; `Search.run` reads top to bottom."""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import Override
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf
+from optuna.samplers import RandomSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from poslab.cli import explain, main_config_dir
+from poslab.config import ConfigError, TrainConfig
+from poslab.preflight import check_device
+from poslab.pruning import PRUNING_FILE, PrunedError
+from poslab.results import write_atomically
+from poslab.resume import identity, stored_result
+from poslab.search.objectives import check_objectives, reached
+from poslab.search.options import JOURNAL_FILE, Options, absolute, build_sampler, open_storage, quiet
+from poslab.search.space import Parameter, check_same_space, literal, split_space, stored_form
+from poslab.search.summary import COMPLETED, JSON_FILE, Outcome, Summary, shown
+from poslab.sweeps import INVALID_FILE, PLAN_FILE, Job, Sweep, as_json, checked_job
+
+log = logging.getLogger(__name__)
+
+PROBES = 30
+"""How many combinations are looked at before the first trial, to find one that can be run."""
+STATES = {
+    TrialState.COMPLETE: COMPLETED,
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+}
+
+
+def run_search(
+    config: DictConfig, launcher: Launcher, loader: ConfigLoader, given: Sequence[Override], options: dict[str, Any]
+) -> None:
+    """Search from the command line; nothing is left behind by a refusal.
+
+    Args:
+        config: of the multirun, with Hydra's own part.
+        launcher: runs the jobs.
+        loader: composes a job's configuration.
+        given: what was typed.
+        options: ``hydra.sweeper``.
+
+    Raises:
+        ConfigError: it cannot be searched like this.
+        SystemExit: stopped (130, 143), or no trial was completed (1).
+    """
+    checked_options = Options(**options)
+    space, fixed = split_space(given)
+    if checked_options.sampler == "grid":
+        build_sampler(checked_options, space, 0)
+    check_objectives(checked_options.goals, probes(config, launcher, loader, space, fixed))
+    if (database := absolute(checked_options.storage)) is not None:
+        # Whether it can be, before there is a folder.
+        open_storage(database, Path()).remove_session()
+    Search(config, launcher, loader, checked_options, space, fixed).run()
+
+
+class Search:
+    """A study and the sweep that its trials are jobs of.
+
+    Every trial is kept in the study before its job starts, and told when it has ended. One that was running when the
+    search was stopped is still running for the study: the next start runs the rest of it and tells it then.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        launcher: Launcher,
+        loader: ConfigLoader,
+        options: Options,
+        space: Sequence[Parameter],
+        fixed: Sequence[str],
+    ) -> None:
+        self.options = options
+        self.space = {parameter.key: parameter for parameter in space}
+        self.fixed = list(fixed)
+        self.storage_name = absolute(options.storage)
+        self.sweep = Sweep(config, launcher, loader)
+        self.study = self._open_study()
+        self.jobs: dict[int, Job] = {}
+        self._recall()
+
+    def run(self) -> None:
+        """Run what is missing of the trials; what was found is written however it ends.
+
+        Raises:
+            ConfigError: a combination cannot be run and ``sweep.on_invalid=fail``.
+            SystemExit: stopped (130, 143), or no trial was completed (1).
+        """
+        self.announce()
+        try:
+            self.finish(self.left_over())
+            while missing := min(self.n_missing(), self.options.n_jobs):
+                self.finish([self.ask() for _ in range(missing)])
+        except KeyboardInterrupt as stopped:
+            raise SystemExit(130) from stopped
+        finally:
+            self.conclude()
+        if not self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            raise SystemExit(1)
+
+    def n_missing(self) -> int:
+        """Trials that are still to be asked for."""
+        total = self.options.n_trials
+        if self.options.sampler == "grid":
+            size = 1
+            for parameter in self.space.values():
+                size *= len(parameter.every_value())
+            total = min(total, size)
+        asked = sum(trial.state != TrialState.WAITING for trial in self.study.get_trials(deepcopy=False))
+        return max(0, total - asked)
+
+    def ask(self) -> FrozenTrial:
+        """The next trial, drawn and kept."""
+        number = len(self.study.get_trials(deepcopy=False))
+        with quiet():
+            self.study.sampler = build_sampler(self.options, list(self.space.values()), number)
+            trial = self.study.ask({key: parameter.distribution for key, parameter in self.space.items()})
+            # A grid's sampler would stop the study, which only Optuna's own loop can be.
+            self.study.sampler = RandomSampler()
+        drawn = [parameter.override(trial.params[key]) for key, parameter in self.space.items()]
+        trial.set_user_attr("overrides", [*self.fixed, *drawn])
+        return self.study.get_trials(deepcopy=False)[trial.number]
+
+    def left_over(self) -> list[FrozenTrial]:
+        """Trials that an earlier start did not bring to their end."""
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            if "overrides" not in trial.user_attrs:
+                # Stopped before it was drawn: there is no job to go on with.
+                self.study.tell(trial.number, state=TrialState.FAIL)
+        return [trial for trial in running if "overrides" in trial.user_attrs]
+
+    def finish(self, trials: Sequence[FrozenTrial]) -> None:
+        """Run trials, as many at a time as were asked for, and tell what each reached.
+
+        Raises:
+            ConfigError: a combination cannot be run and ``sweep.on_invalid=fail``.
+        """
+        for start in range(0, len(trials), self.options.n_jobs):
+            batch = trials[start : start + self.options.n_jobs]
+            jobs = dict(zip((trial.number for trial in batch), self._jobs_of(batch), strict=True))
+            self.jobs |= jobs
+            if self.sweep.config.sweep.on_invalid == "fail":
+                for number in (number for number, job in jobs.items() if job.reason):
+                    self.tell(number)
+                self.sweep.refuse_if_asked()
+            # Two trials may be the same job: it is run once, and both are told.
+            due = {job.key: (number, job) for number, job in jobs.items() if self._to_run(job)}
+            self._offer_pruning({job.name: number for number, job in due.values()})
+            self.sweep.launch([job for _, job in due.values()])
+            for number in jobs:
+                self.tell(number)
+            self.summary().write(self.sweep.folder)
+
+    def tell(self, number: int) -> None:
+        """Bring a trial to its end with what its job left."""
+        job = self.jobs[number]
+        result = {} if job.reason else stored_result(self.sweep.folder / job.name)
+        values = reached(result, self.options.goals)
+        if result.get("status") == "completed" and len(values) == len(self.options.goals):
+            self.study.tell(number, [values[goal.metric] for goal in self.options.goals])
+        elif self._pruned(job):
+            self.study.tell(number, state=TrialState.PRUNED)
+        else:
+            self.study.tell(number, state=TrialState.FAIL)
+        outcome = self.outcome(self.study.get_trials(deepcopy=False)[number])
+        said = ", ".join(f"{name} {value:.4f}" for name, value in outcome.values.items())
+        settings = " ".join(f"{key}={shown(value)}" for key, value in outcome.settings.items())
+        log.info("trial  %d %s: %s (%s)", number, outcome.state, said or outcome.reason, settings)
+
+    def outcome(self, trial: FrozenTrial) -> Outcome:
+        """A trial with what its folder says about it."""
+        job = self.jobs.get(trial.number)
+        complete = trial.state == TrialState.COMPLETE
+        values = dict(zip((goal.metric for goal in self.options.goals), trial.values if complete else (), strict=False))
+        return Outcome(
+            trial=trial.number,
+            state=STATES.get(trial.state, trial.state.name.lower()),
+            settings={key: self._used(key, value) for key, value in trial.params.items()},
+            values=values,
+            folder="" if job is None else job.name,
+            reason="" if complete or trial.state == TrialState.RUNNING else self._reason(job),
+        )
+
+    def _used(self, key: str, drawn: Any) -> Any:
+        parameter = self.space[key]
+        return literal(parameter.override(drawn).partition("=")[2])
+
+    def _reason(self, job: Job | None) -> str:
+        """Why a trial has no value."""
+        if job is None:
+            return "the search was stopped before it began"
+        if job.reason:
+            return job.reason
+        result = stored_result(self.sweep.folder / job.name)
+        if result.get("status") != "completed":
+            return str(result.get("error") or "it left no result")
+        values = reached(result, self.options.goals)
+        lacking = [goal.metric for goal in self.options.goals if goal.metric not in values]
+        return f"its result has no finite {', '.join(lacking)}"
+
+    def summary(self) -> Summary:
+        """What was found so far."""
+        trials = self.study.get_trials(deepcopy=False)
+        complete = any(trial.state == TrialState.COMPLETE for trial in trials)
+        if len(self.options.goals) > 1:
+            # The same job twice is one compromise; in order of the first objective.
+            distinct = {self.jobs[trial.number].name: trial for trial in reversed(self.study.best_trials)}
+            best = sorted(distinct.values(), key=lambda trial: trial.values)
+        else:
+            best = [self.study.best_trial] if complete else []
+        return Summary(
+            options=self.options,
+            study=self.study.study_name,
+            trials=[self.outcome(trial) for trial in trials],
+            best=[self.outcome(trial) for trial in best],
+        )
+
+    def announce(self) -> None:
+        """The first line of a search: for what, how, where, and how much of it is done."""
+        ended = sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
+        log.info(
+            "search %s: %d trials%s, %s, sampler %s, launcher %s, workers %s, %d at a time",
+            self.sweep.folder,
+            self.options.n_trials,
+            f", {ended} done before" if ended else "",
+            " and ".join(map(str, self.options.goals)),
+            self.options.sampler,
+            self.sweep.config.hydra.runtime.choices["hydra/launcher"],
+            getattr(self.sweep.launcher, "workers", 1),
+            self.options.n_jobs,
+        )
+
+    def conclude(self) -> None:
+        """The comparison, the files and the table."""
+        self.sweep.conclude()
+        summary = self.summary()
+        summary.write(self.sweep.folder)
+        said = ", ".join(f"{count} {state}" for state, count in summary.counts.items())
+        log.info("search done: %s of %d trials", said or "none", self.options.n_trials)
+        if summary.best:
+            log.info("%s", summary.table())
+        else:
+            log.info("no trial was completed; %s says why", self.sweep.folder / JSON_FILE)
+
+    def _recall(self) -> None:
+        """Know the jobs of the trials that have ended, without composing each of them again."""
+        sweep = self.sweep
+        plan, invalid = (read_jobs(sweep.folder / name) for name in (PLAN_FILE, INVALID_FILE))
+        sweep.jobs |= {job.key: job for job in plan}
+        sweep.invalid += invalid
+        known = {tuple(job.overrides): job for job in (*plan, *invalid)}
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.state.is_finished() and "overrides" in trial.user_attrs:
+                job = known.get(tuple(trial.user_attrs["overrides"]))
+                self.jobs[trial.number] = job or self._jobs_of([trial])[0]
+
+    def _jobs_of(self, trials: Sequence[FrozenTrial]) -> list[Job]:
+        return self.sweep.add([trial.user_attrs["overrides"] for trial in trials], set(self.space))
+
+    def _to_run(self, job: Job) -> bool:
+        """Whether a job can be run and did not end because it had no hope."""
+        return not job.reason and not self._pruned(job)
+
+    def _pruned(self, job: Job) -> bool:
+        if job.reason:
+            return False
+        error = stored_result(self.sweep.folder / job.name).get("error")
+        return isinstance(error, str) and error.startswith(PrunedError.__name__)
+
+    def _offer_pruning(self, trials: dict[str, int]) -> None:
+        """Tell the jobs of a batch where to report to."""
+        if self.options.pruner == "none":
+            # Nor as an earlier start of this search did.
+            (self.sweep.folder / PRUNING_FILE).unlink(missing_ok=True)
+            return
+        content = {
+            "study": self.study.study_name,
+            "storage": self.storage_name,
+            "pruner": self.options.pruner,
+            "options": self.options.pruner_options,
+            "lower_is_better": self.options.goals[0].direction == "minimize",
+            "trials": trials,
+        }
+        write_atomically(self.sweep.folder / PRUNING_FILE, as_json(content))
+
+    def _open_study(self) -> optuna.Study:
+        """A new study, or the one that an earlier start of this search left.
+
+        Raises:
+            ConfigError: there is none, or it searched for something else.
+        """
+        folder, name = self.sweep.folder, self.sweep.folder.absolute().name
+        resumed = self.sweep.config.sweep.resume is not None
+        none_here = f"{folder} holds no search that can go on"
+        if resumed and self.storage_name is None and not (folder / JOURNAL_FILE).exists():
+            raise ConfigError(f"{none_here} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or its folder")
+        storage = open_storage(self.storage_name, folder)
+        described = {
+            "objectives": [list(goal) for goal in self.options.goals],
+            "space": stored_form(list(self.space.values())),
+            "settings": self._fixed_settings(),
+        }
+        with quiet():
+            if not resumed:
+                try:
+                    study = optuna.create_study(
+                        study_name=name,
+                        storage=storage,
+                        directions=[StudyDirection[goal.direction.upper()] for goal in self.options.goals],
+                        sampler=RandomSampler(),
+                    )
+                except optuna.exceptions.DuplicatedStudyError as error:
+                    raise ConfigError(
+                        f"hydra.sweeper.storage={self.options.storage} holds a study '{name}' already; "
+                        f"go on with it by sweep.resume={folder}, or choose another hydra.sweep.dir"
+                    ) from error
+                for key, value in described.items():
+                    study.set_user_attr(key, value)
+                return study
+            try:
+                study = optuna.load_study(study_name=name, storage=storage, sampler=RandomSampler())
+            except KeyError as error:
+                raise ConfigError(f"{none_here} (hydra.sweeper.storage has no study '{name}')") from error
+        self._check_same(study.user_attrs, described)
+        return study
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        """What all trials have in common, as far as it decides results."""
+        composed = self.sweep.loader.load_sweep_config(self.sweep.config, list(self.fixed))
+        container = OmegaConf.to_container(composed, resolve=False)
+        assert isinstance(container, dict)
+        settings = identity({str(key): value for key, value in container.items() if key != "hydra"})
+        # As JSON gives them back.
+        return dict(json.loads(json.dumps(settings)))
+
+    def _check_same(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Refuse to go on with another search.
+
+        Raises:
+            ConfigError: names what differs, before and now.
+        """
+        folder = self.sweep.folder
+        if "settings" not in before:
+            raise ConfigError(f"{folder} was stopped before its first trial; start a new search")
+        if before["objectives"] != now["objectives"]:
+            then, here = (", ".join(" ".join(goal) for goal in said["objectives"]) for said in (before, now))
+            raise ConfigError(f"{folder} searches for {then} and cannot go on for {here}; start a new search")
+        check_same_space(before["space"], list(self.space.values()))
+        old, new = before["settings"], now["settings"]
+        changes = [
+            f"{key} was {old.get(key, 'not set')} and is {new.get(key, 'not set')}"
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key)
+        ]
+        if changes:
+            raise ConfigError(
+                f"{folder} cannot go on with other settings: {'; '.join(changes)}; give the old ones, or start anew"
+            )
+
+
+def read_jobs(path: Path) -> list[Job]:
+    """The jobs that an earlier start of a sweep listed in a file; none without it."""
+    if not path.exists():
+        return []
+    return [Job(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def probes(
+    config: DictConfig, launcher: Launcher, loader: ConfigLoader, space: Sequence[Parameter], fixed: Sequence[str]
+) -> Iterator[TrainConfig]:
+    """Jobs that the search could run, one for each combination of choices that are words, as far as a few draws go.
+
+    Raises:
+        ConfigError: none of the combinations drawn can be run; says why not the first.
+    """
+    with quiet():
+        draws = optuna.create_study(sampler=RandomSampler(seed=0))
+    seen: set[tuple[str, ...]] = set()
+    tried: set[tuple[str, ...]] = set()
+    refused = ""
+    for _ in range(PROBES):
+        drawn = draws.ask({parameter.key: parameter.distribution for parameter in space}).params
+        words = tuple(value for value in drawn.values() if isinstance(literal(value), str))
+        if words in seen:
+            continue
+        settings = tuple(parameter.override(drawn[parameter.key]) for parameter in space)
+        if settings in tried:
+            continue
+        tried.add(settings)
+        try:
+            job = checked_job(loader.load_sweep_config(config, [*fixed, *settings]))
+            getattr(launcher, "check_job", check_device)(job)
+        except Exception as error:
+            reason = explain(error, main_config_dir(config))
+            if reason.startswith("unknown key"):
+                # No other value mends a name.
+                raise ConfigError(reason) from error
+            refused = refused or reason
+            continue
+        seen.add(words)
+        yield job
+    if not seen:
+        raise ConfigError(f"none of {len(tried)} combinations tried can be run; the first: {refused}")
