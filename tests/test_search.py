@@ -479,12 +479,16 @@ def test_a_study_name_that_is_taken_is_not_mixed_up(console: Console) -> None:
     assert "holds a study 'one' already" in console.err
 
 
-def test_without_optuna_one_line_says_how_to_get_it(console: Console) -> None:
-    for name in [name for name in sys.modules if name.startswith("poslab.search.loop")]:
-        console.monkeypatch.delitem(sys.modules, name)
-    console.monkeypatch.setitem(sys.modules, "optuna", None)
-    assert console(RATE, *QUICK) == 1
-    assert console.err == "error: hydra/sweeper=optuna needs Optuna: pip install 'poslab[optuna]'\n"
+@pytest.mark.process
+def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    (missing / "optuna.py").write_text("raise ModuleNotFoundError(\"No module named 'optuna'\", name='optuna')\n")
+    path = os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")])
+    done = start(*OPTUNA, RATE, *QUICK, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 1
+    assert done.stderr == "error: hydra/sweeper=optuna needs Optuna: pip install 'poslab[optuna]'\n"
+    assert not (tmp_path / "outputs").exists()
 
 
 # Real jobs, in this process and in others.
@@ -601,7 +605,7 @@ PRUNED = (
 )
 def test_real_jobs_and_the_end_of_those_without_hope(tmp_path: Path, goal: str, launcher: tuple[str, ...]) -> None:
     if launcher:
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the extra [joblib] is not installed")
+        pytest.importorskip("joblib", reason="the extra [joblib] is not installed")
     done = start(*OPTUNA, *PRUNED, f"hydra.sweeper.objectives=[{goal}]", *launcher, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -193,6 +193,13 @@ class TrainConfig:
     resume: str | None
     sweep: SweepConfig
 
+    @property
+    def total_steps(self) -> int:
+        """Updates after which the training ends: ``max_steps`` if it is given, else ``max_epochs`` whole epochs."""
+        if self.trainer.max_steps != -1:
+            return self.trainer.max_steps
+        return self.trainer.max_epochs * self.data.steps_per_epoch
+
     def __post_init__(self) -> None:
         if self.resume is not None:
             _one_of("resume", self.resume, ("auto",))

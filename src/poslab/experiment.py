@@ -76,7 +76,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
         torch.manual_seed(job.seed)
         model = build_model(job, task)
-        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps)
+        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
         data = TaskData(task, job.data, job.seed, model.vocab_size)
         trainer = build_trainer(job, folder, table, board)
         announce(job, folder, start)
@@ -151,8 +151,8 @@ def build_trainer(
         devices=job.trainer.devices,
         strategy=job.trainer.strategy,
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
-        max_epochs=job.trainer.max_epochs if job.trainer.max_steps == -1 else -1,
-        max_steps=job.trainer.max_steps,
+        # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
+        max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
         gradient_clip_val=job.trainer.gradient_clip_norm,
         logger=[table] if board is None else [board, table],
         callbacks=callbacks,
@@ -218,5 +218,7 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     # The training loss is logged by `CopyModule`, at steps of its own.
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    # Other diagnostics may be asked for when a run goes on.
+    warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

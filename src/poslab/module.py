@@ -26,16 +26,25 @@ class CopyModule(lightning.LightningModule):
         model: from ids (B, T) to logits (B, T, V).
         optimizer: algorithm, rate and schedule.
         log_every_n_steps: steps from one logged training loss to the next.
+        total_steps: updates after which the training ends, also within an epoch; all that the Trainer plans if None.
     """
 
-    def __init__(self, model: LanguageModel, optimizer: OptimizerConfig, log_every_n_steps: int) -> None:
+    def __init__(
+        self, model: LanguageModel, optimizer: OptimizerConfig, log_every_n_steps: int, total_steps: int | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.optimizer_config = optimizer
         self.log_every_n_steps = log_every_n_steps
+        self._total_steps = total_steps
         self._loss_to_log: Tensor | None = None
         self._epoch_loss: list[Tensor] = []
         self._validation: list[Score] = []
+
+    @property
+    def total_steps(self) -> int:
+        """Updates after which the training ends."""
+        return int(self.trainer.estimated_stepping_batches) if self._total_steps is None else self._total_steps
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.model(ids)
@@ -47,8 +56,7 @@ class CopyModule(lightning.LightningModule):
         )
         if config.warmup_steps == 0 and config.decay == "none":
             return optimizer
-        total = int(self.trainer.estimated_stepping_batches)
-        factor = LearningRateFactor(config.warmup_steps, config.decay, total)
+        factor = LearningRateFactor(config.warmup_steps, config.decay, self.total_steps)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -89,8 +97,8 @@ class CopyModule(lightning.LightningModule):
             log_scalars(self.trainer, values)
 
     def on_train_batch_end(self, outputs: Any, batch: TensorBatch, batch_idx: int) -> None:
-        # Lightning leaves out the last validation when max_steps ends an epoch early, unless it is told to stop.
-        if self.trainer.global_step == self.trainer.max_steps:
+        # Not the Trainer's own max_steps: it leaves out the last validation, and does not resume exactly.
+        if self.trainer.global_step == self._total_steps:
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:

@@ -34,7 +34,7 @@ class EpochLines(Callback):
             "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, accuracy %.1f %%, exact match %.1f %%",
             trainer.current_epoch + 1,
             trainer.global_step,
-            trainer.estimated_stepping_batches,
+            pl_module.total_steps,
             last.get("train/loss_epoch", float("nan")),
             last["val/loss"],
             100 * last["val/accuracy"],

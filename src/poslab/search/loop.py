@@ -2,35 +2,30 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import optuna
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from optuna.samplers import RandomSampler
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from poslab.cli import explain, main_config_dir
-from poslab.config import ConfigError, TrainConfig
-from poslab.preflight import check_device
 from poslab.pruning import PRUNING_FILE, PrunedError
 from poslab.results import write_atomically
-from poslab.resume import identity, stored_result
+from poslab.resume import stored_result
 from poslab.search.objectives import check_objectives, reached
-from poslab.search.options import JOURNAL_FILE, Options, absolute, build_sampler, open_storage, quiet
-from poslab.search.space import Parameter, check_same_space, literal, split_space, stored_form
+from poslab.search.options import Options, absolute, build_sampler, open_storage, quiet
+from poslab.search.probes import probes
+from poslab.search.space import Parameter, literal, split_space
+from poslab.search.study import open_study
 from poslab.search.summary import COMPLETED, JSON_FILE, Outcome, Summary, shown
-from poslab.sweeps import INVALID_FILE, PLAN_FILE, Job, Sweep, as_json, checked_job
+from poslab.sweeps import INVALID_FILE, PLAN_FILE, Job, Sweep, as_json
 
 log = logging.getLogger(__name__)
 
-PROBES = 30
-"""How many combinations are looked at before the first trial, to find one that can be run."""
 STATES = {
     TrialState.COMPLETE: COMPLETED,
     TrialState.PRUNED: "pruned",
@@ -85,9 +80,8 @@ class Search:
         self.options = options
         self.space = {parameter.key: parameter for parameter in space}
         self.fixed = list(fixed)
-        self.storage_name = absolute(options.storage)
         self.sweep = Sweep(config, launcher, loader)
-        self.study = self._open_study()
+        self.study = open_study(self.sweep, options, space, fixed)
         self.jobs: dict[int, Job] = {}
         self._recall()
 
@@ -288,7 +282,7 @@ class Search:
             return
         content = {
             "study": self.study.study_name,
-            "storage": self.storage_name,
+            "storage": absolute(self.options.storage),
             "pruner": self.options.pruner,
             "options": self.options.pruner_options,
             "lower_is_better": self.options.goals[0].direction == "minimize",
@@ -296,121 +290,9 @@ class Search:
         }
         write_atomically(self.sweep.folder / PRUNING_FILE, as_json(content))
 
-    def _open_study(self) -> optuna.Study:
-        """A new study, or the one that an earlier start of this search left.
-
-        Raises:
-            ConfigError: there is none, or it searched for something else.
-        """
-        folder, name = self.sweep.folder, self.sweep.folder.absolute().name
-        resumed = self.sweep.config.sweep.resume is not None
-        none_here = f"{folder} holds no search that can go on"
-        if resumed and self.storage_name is None and not (folder / JOURNAL_FILE).exists():
-            raise ConfigError(f"{none_here} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or its folder")
-        storage = open_storage(self.storage_name, folder)
-        described = {
-            "objectives": [list(goal) for goal in self.options.goals],
-            "space": stored_form(list(self.space.values())),
-            "settings": self._fixed_settings(),
-        }
-        with quiet():
-            if not resumed:
-                try:
-                    study = optuna.create_study(
-                        study_name=name,
-                        storage=storage,
-                        directions=[StudyDirection[goal.direction.upper()] for goal in self.options.goals],
-                        sampler=RandomSampler(),
-                    )
-                except optuna.exceptions.DuplicatedStudyError as error:
-                    raise ConfigError(
-                        f"hydra.sweeper.storage={self.options.storage} holds a study '{name}' already; "
-                        f"go on with it by sweep.resume={folder}, or choose another hydra.sweep.dir"
-                    ) from error
-                for key, value in described.items():
-                    study.set_user_attr(key, value)
-                return study
-            try:
-                study = optuna.load_study(study_name=name, storage=storage, sampler=RandomSampler())
-            except KeyError as error:
-                raise ConfigError(f"{none_here} (hydra.sweeper.storage has no study '{name}')") from error
-        self._check_same(study.user_attrs, described)
-        return study
-
-    def _fixed_settings(self) -> dict[str, Any]:
-        """What all trials have in common, as far as it decides results."""
-        composed = self.sweep.loader.load_sweep_config(self.sweep.config, list(self.fixed))
-        container = OmegaConf.to_container(composed, resolve=False)
-        assert isinstance(container, dict)
-        settings = identity({str(key): value for key, value in container.items() if key != "hydra"})
-        # As JSON gives them back.
-        return dict(json.loads(json.dumps(settings)))
-
-    def _check_same(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Refuse to go on with another search.
-
-        Raises:
-            ConfigError: names what differs, before and now.
-        """
-        folder = self.sweep.folder
-        if "settings" not in before:
-            raise ConfigError(f"{folder} was stopped before its first trial; start a new search")
-        if before["objectives"] != now["objectives"]:
-            then, here = (", ".join(" ".join(goal) for goal in said["objectives"]) for said in (before, now))
-            raise ConfigError(f"{folder} searches for {then} and cannot go on for {here}; start a new search")
-        check_same_space(before["space"], list(self.space.values()))
-        old, new = before["settings"], now["settings"]
-        changes = [
-            f"{key} was {old.get(key, 'not set')} and is {new.get(key, 'not set')}"
-            for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key)
-        ]
-        if changes:
-            raise ConfigError(
-                f"{folder} cannot go on with other settings: {'; '.join(changes)}; give the old ones, or start anew"
-            )
-
 
 def read_jobs(path: Path) -> list[Job]:
     """The jobs that an earlier start of a sweep listed in a file; none without it."""
     if not path.exists():
         return []
     return [Job(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-
-
-def probes(
-    config: DictConfig, launcher: Launcher, loader: ConfigLoader, space: Sequence[Parameter], fixed: Sequence[str]
-) -> Iterator[TrainConfig]:
-    """Jobs that the search could run, one for each combination of choices that are words, as far as a few draws go.
-
-    Raises:
-        ConfigError: none of the combinations drawn can be run; says why not the first.
-    """
-    with quiet():
-        draws = optuna.create_study(sampler=RandomSampler(seed=0))
-    seen: set[tuple[str, ...]] = set()
-    tried: set[tuple[str, ...]] = set()
-    refused = ""
-    for _ in range(PROBES):
-        drawn = draws.ask({parameter.key: parameter.distribution for parameter in space}).params
-        words = tuple(value for value in drawn.values() if isinstance(literal(value), str))
-        if words in seen:
-            continue
-        settings = tuple(parameter.override(drawn[parameter.key]) for parameter in space)
-        if settings in tried:
-            continue
-        tried.add(settings)
-        try:
-            job = checked_job(loader.load_sweep_config(config, [*fixed, *settings]))
-            getattr(launcher, "check_job", check_device)(job)
-        except Exception as error:
-            reason = explain(error, main_config_dir(config))
-            if reason.startswith("unknown key"):
-                # No other value mends a name.
-                raise ConfigError(reason) from error
-            refused = refused or reason
-            continue
-        seen.add(words)
-        yield job
-    if not seen:
-        raise ConfigError(f"none of {len(tried)} combinations tried can be run; the first: {refused}")

@@ -1,0 +1,102 @@
+"""Going on with a stopped run: the same numbers as if nothing had happened, or a refusal that says why."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import train
+
+from poslab.config import ConfigError
+from poslab.results import RunFolder
+from poslab.resume import newest_checkpoint, stored_result, stored_status
+
+SHORT = ("data.steps_per_epoch=20", "data.val_examples=32", "trainer.max_epochs=3", "model.dropout=0.1")
+
+
+def stopped_at(folder: Path, update: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Path:
+    """A run that someone stops by Ctrl-C in the given update."""
+    from poslab import module
+
+    real, calls = module.token_loss, iter(range(update))
+
+    def interrupt(*arguments: torch.Tensor) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "token_loss", interrupt)
+        with pytest.raises(SystemExit) as ended:
+            train(folder, *overrides)
+    assert ended.value.code == 130
+    assert stored_status(folder) == "interrupted"
+    return folder
+
+
+@pytest.mark.parametrize("limit", ["trainer.max_steps=-1", "trainer.max_steps=50"])
+@pytest.mark.parametrize("update", [3, 20, 31, 45])
+def test_the_numbers_are_those_of_an_undisturbed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int, limit: str
+) -> None:
+    whole = train(tmp_path / "whole", *SHORT, limit)
+    folder = stopped_at(tmp_path / "stopped", update, monkeypatch, *SHORT, limit)
+    train(folder, *SHORT, limit, "resume=auto")
+    assert stored_status(folder) == "completed"
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (whole, folder)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    for name in ("neighbour_similarity_curve", "heads_layer_0"):
+        assert (folder / f"figures/{name}.png").read_bytes() == (whole / f"figures/{name}.png").read_bytes()
+
+
+def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(tmp_path / "whole", *SHORT)
+    folder = stopped_at(tmp_path / "stopped", 25, monkeypatch, *SHORT)
+    stopped_at(folder, 25, monkeypatch, *SHORT, "resume=auto")
+    train(folder, *SHORT, "resume=auto")
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_a_truncated_checkpoint_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = train(tmp_path / "whole", *SHORT)
+    folder = stopped_at(tmp_path / "stopped", 45, monkeypatch, *SHORT)
+    last = folder / "checkpoints/last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    assert newest_checkpoint(RunFolder(folder)) == folder / "checkpoints/best.ckpt"
+    assert "last.ckpt cannot be read" in caplog.text
+    train(folder, *SHORT, "resume=auto")
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT)
+    before = stored_result(folder)
+    with pytest.raises(ConfigError, match=r"optimizer\.lr was 0\.005 and is 0\.001; seed was 0 and is 4"):
+        train(folder, *SHORT, "resume=auto", "optimizer.lr=0.001", "seed=4")
+    assert stored_result(folder) == before
+
+
+def test_what_only_shows_the_run_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT)
+    train(folder, *SHORT, "resume=auto", "diagnostics=none", "trainer.threads=1", "data.num_workers=1")
+    assert stored_status(folder) == "completed"
+
+
+def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", *SHORT)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    train(folder, *SHORT, "resume=auto")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_without_resume_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", *SHORT, "trainer.max_steps=2")
+    with pytest.raises(ConfigError, match=r"already holds a run; choose another hydra.run.dir, or go on with it"):
+        train(folder, *SHORT)
+
+
+def test_resume_in_a_new_folder_is_a_new_run(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", *SHORT, "trainer.max_steps=2", "resume=auto")
+    assert stored_status(folder) == "completed"
