@@ -3,33 +3,46 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test check bench clean
+.PHONY: help train test test-slow check bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    set up, train the default model, say where the results are"
 	@echo "make test     set up, run the tests"
+	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
 	@echo "make check    format, lint and types"
 	@echo "make bench    compare speed with a bare PyTorch script"
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "poslab needs Python 3.11 or newer; say which with: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV); this takes a minute or two, once"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV), with what the tests need; this takes a minute or two, once"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
 
 train: $(VENV)/.installed
 	$(BIN)/python train.py
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+# Two workers: the tests run torch on one thread.
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-check: $(VENV)/.installed
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/default_run.py
 
 clean:

@@ -19,6 +19,16 @@ ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 
 
+# Whole sweeps in child processes, and a browser: make test-slow.
+SLOW = {"test_search.py", "test_launchers.py", "test_launcher_ray.py", "test_sweeps.py", "test_comparison_browser.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed() -> None:
     torch.set_num_threads(1)

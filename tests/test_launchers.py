@@ -365,6 +365,17 @@ def test_a_gpu_that_slurm_is_not_asked_for_makes_a_job_invalid(tmp_path: Path, m
         launchers.SubmititPool("slurm", **asked).check_job(gpu_job())
 
 
+@needs("ray")
+def test_jobs_that_fit_on_no_node_are_refused(monkeypatch: pytest.MonkeyPatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": True, "Resources": {"CPU": 3.0, "GPU": 1.0}}]
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.nodes", lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 8.0}}])
+    assert launchers.RayPool({}, {"num_cpus": 2, "num_gpus": 0}).workers == "3 on 2 nodes"
+    assert launchers.RayPool({}, {"num_cpus": 1, "num_gpus": 0.5}).workers == "2 on 2 nodes"
+    with pytest.raises(ConfigError, match=r"has what a job asks for: hydra.launcher.ray.remote.num_cpus=1, num_gpus=2"):
+        launchers.RayPool({}, {"num_cpus": 1, "num_gpus": 2}).prepare(1, Path())
+
+
 # GPUs of this machine.
 
 

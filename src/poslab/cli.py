@@ -36,6 +36,11 @@ class ConsoleHandler(logging.StreamHandler[Any]):
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say no more to someone who has stopped listening (``| head``); the run and its log file go on."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            super().handleError(record)
+
     @property
     def stream(self) -> Any:
         return sys.stdout
@@ -124,7 +129,7 @@ def explain(error: BaseException, config_dir: Path) -> str:
 
 def _explain_choice(text: str) -> str:
     """Hydra's "Could not find" with its tab-indented list, as one line with the nearest name."""
-    wanted = re.search(r"Could not find '([^']+)'|Cannot find primary config '([^']+)'", text)
+    wanted = re.search(r"Could not (?:find|load) '([^']+)'|Cannot find primary config '([^']+)'", text)
     offered = text.partition("Available options in")[2].partition("Config search path")[0]
     options = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
     if not wanted:
@@ -156,7 +161,9 @@ def _explain_hydra(error: BaseException, config_dir: Path) -> str:
     swept = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if swept:
         return f"{swept.group(1)} gives several values; add -m to sweep over them, or write [a,b] for a list"
-    return " ".join(line.strip() for line in texts[0].splitlines() if line.strip() and "https://" not in line)
+    said = " ".join(line.strip() for line in texts[0].splitlines() if line.strip() and "https://" not in line)
+    reason = next((line.strip() for line in "\n".join(texts[1:]).splitlines() if line.strip()), "")
+    return f"{said}: {reason}" if said.startswith("Error merging") and reason else said
 
 
 def _nearest_key(name: str, config_dir: Path) -> str:

@@ -4,7 +4,10 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lightning
@@ -22,6 +25,7 @@ from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule
+from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status
 from poslab.resume import Start, open_folder, stored_result
@@ -84,6 +88,9 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             board.log_markdown("config", config_text(job), 0)
         trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         status = "completed"
+    except PrunedError as pruned:
+        # No failure: the search wants no more of this job.
+        status, error = "interrupted", pruned
     except DivergedError as diverged:
         status, error = "diverged", diverged
         raise
@@ -110,8 +117,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             finish(job, folder, table, board, result)
             report = brief_report if brief else final_report
             log.info("%s", report(result, folder, dashboard=board is not None))
-    # Not from the table, which only the first rank fills.
-    return float(trainer.callback_metrics["val/loss"])
+    # The table is the first rank's; and a run that was stopped after its last step has trained nothing this time.
+    return float(table.last().get("val/loss", trainer.callback_metrics.get("val/loss", math.nan)))
 
 
 class StoppedError(Exception):
@@ -133,6 +140,8 @@ def build_trainer(
     gallery = Gallery()
     # The gallery after them: when it runs, all of them have ordered their pictures.
     callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
+    # After them: a trial that is ended here has been looked at.
+    callbacks += pruning_callbacks(folder.path, table)
     # Two of them: one that also saves the last skips it whenever the epoch was not the best.
     for filename, monitor in (("best", "val/loss"), ("last", None)):
         callbacks.append(
@@ -200,13 +209,26 @@ def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str,
 def finish(
     job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
 ) -> None:
-    """Leave everything behind, whatever the status."""
-    table.save()
+    """Leave everything behind, whatever the status, and as much as can be written: the status above all.
+
+    Raises:
+        OSError: the first thing that could not be written, after the others have been.
+    """
+    shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
+    steps: list[Callable[[], None]] = [partial(folder.finish, result), table.save]
     if board is not None:
-        shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
-        board.log_session(hparams(job), shown, result.status)
-        board.close()
-    folder.finish(result)
+        steps += [partial(board.log_session, hparams(job), shown, result.status), board.close]
+    failures = []
+    for step in steps:
+        try:
+            step()
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        if result.status == "completed":
+            with suppress(OSError):
+                folder.finish(replace(result, status="failed", error=describe(failures[0])))
+        raise failures[0]
 
 
 def quieten() -> None:

@@ -28,7 +28,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.config import ConfigError, TrainConfig
 from poslab.preflight import check_device
@@ -69,8 +69,10 @@ class Call:
             with open_dict(config):
                 config.hydra.job.id = f"{config.hydra.job.name}_{self.number}"
                 config.hydra.job.num = self.number
-                # Lines of several jobs in one console are no use to anyone; each has them in its own file.
-                config.hydra.job_logging.root.handlers = ["file"]
+                handlers = OmegaConf.select(config, "hydra.job_logging.root.handlers")
+                if handlers:
+                    # Lines of several jobs in one console are no use to anyone; each has them in its own file.
+                    config.hydra.job_logging.root.handlers = [name for name in handlers if name != "console"]
             HydraConfig.instance().set_config(config)
             ended = run_job(
                 task_function=self.task_function,
@@ -248,7 +250,10 @@ class Report:
         facts = [f"{metric} {metrics[metric]:.4f}" for metric in ("val/loss", "val/exact_match") if metric in metrics]
         facts += [f"{result['wall_seconds']:.1f} s"] if result.get("wall_seconds") else []
         error = vars(ended)["_return_value"] if ended.status == JobStatus.FAILED else None
-        facts += [str(result.get("error") or one_line(error))] if error is not None else []
+        if error is not None:
+            facts.append(str(result.get("error") or one_line(error)))
+        elif not result:
+            facts.append("it ended, but its folder cannot be seen from here")
         status = result.get("status", "not started")
         log.info("%-11s %s (%d of %d): %s", status, name, self.n_ended, self.n_jobs, ", ".join(facts))
 
@@ -396,7 +401,6 @@ class JoblibPool(Pool["Future[JobReturn]"]):
         self.capacity = n_workers(n_jobs, self.loky.cpu_count())
         self.executor: Any = None
         self.size = 0
-        self.devices = visible_devices()
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
         self.size = max(self.size, min(n_jobs, int(self.capacity)))
@@ -413,7 +417,7 @@ class JoblibPool(Pool["Future[JobReturn]"]):
                 self.executor = self.loky.ProcessPoolExecutor(
                     max_workers=self.size,
                     initializer=become_joblib_worker,
-                    initargs=(os.getpid(), self.devices),
+                    initargs=(os.getpid(), visible_devices()),
                     env={"OMP_NUM_THREADS": "1"},
                 )
                 # Of Python itself; when it starts, it lets a Ctrl-C through again.
@@ -508,14 +512,28 @@ class RayPool(Pool[Any]):
 
     @property
     def workers(self) -> str:
+        n_jobs, n_nodes = self.places()
+        return f"{n_jobs} on {n_nodes} node{'s' if n_nodes > 1 else ''}"
+
+    def places(self) -> tuple[int, int]:
+        """How many jobs fit on the cluster at once, and its nodes.
+
+        Raises:
+            ConfigError: none does, and Ray would wait for ever.
+        """
         self.connect()
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        needs = {"CPU": self.remote.get("num_cpus"), "GPU": self.remote.get("num_gpus")}
-        fit = [
-            min((int(node.get(kind, 0) / amount) for kind, amount in needs.items() if amount), default=0)
+        needs = {"CPU": self.remote.get("num_cpus", 1), "GPU": self.remote.get("num_gpus", 0)}
+        n_jobs = sum(
+            min((int(node.get(kind, 0) / amount) for kind, amount in needs.items() if amount), default=1)
             for node in nodes
-        ]
-        return f"{sum(fit)} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+        )
+        if n_jobs == 0:
+            raise ConfigError(
+                f"no node of the cluster has what a job asks for: hydra.launcher.ray.remote.num_cpus={needs['CPU']}, "
+                f"num_gpus={needs['GPU']}"
+            )
+        return n_jobs, len(nodes)
 
     def check_job(self, job: TrainConfig) -> None:
         if job.trainer.accelerator == "gpu" and not self.remote.get("num_gpus"):
@@ -525,7 +543,7 @@ class RayPool(Pool[Any]):
             )
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
-        self.connect()
+        self.places()
 
     def start(self, calls: Sequence[Call]) -> list[Any]:
         task = self.ray.remote(**self.remote)(call_on_ray)
@@ -596,7 +614,7 @@ class SubmititPool(Pool[Any]):
         self.capacity = n_workers(n_jobs, available_cores()) if self.here else math.inf
         self.max_num_timeout = max_num_timeout
         self.parameters = {name: value for name, value in parameters.items() if value not in (None, {}, [])}
-        self.devices = visible_devices() if self.here else []
+        self.devices: list[str] = []
         self.n_started = 0
         self.executor: Any = None
 
@@ -620,6 +638,7 @@ class SubmititPool(Pool[Any]):
         return dict(self.parameters.get("additional_parameters", {}))
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
+        self.devices = visible_devices() if self.here else []
         self.executor = self.submitit.AutoExecutor(
             folder=folder / ".submitit" / "%j", cluster=self.cluster, slurm_max_num_timeout=self.max_num_timeout
         )

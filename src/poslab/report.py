@@ -3,6 +3,8 @@
 import io
 import logging
 import shlex
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -71,6 +73,14 @@ def shown_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+def tensorboard_command(folder: Path) -> str:
+    """The command that shows a folder, so that it can be pasted: with a path where the environment is not active."""
+    program = Path(sys.executable).with_name("tensorboard")
+    on_path = shutil.which("tensorboard")
+    active = not program.exists() or (on_path is not None and Path(on_path).samefile(program))
+    return f"{'tensorboard' if active else shlex.quote(str(shown_path(program)))} --logdir {shlex.quote(str(folder))}"
+
+
 def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     """The end of one job of many, in a line."""
     numbers = ", ".join(
@@ -106,5 +116,7 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     if dashboard:
-        lines.append(f"see it: tensorboard --logdir {shlex.quote(str(path))}")
+        lines.append(f"see it: {tensorboard_command(path)}")
+    if result.status == "interrupted":
+        lines.append(f"go on:  the same command with resume=auto hydra.run.dir={shlex.quote(str(path))}")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from poslab.assembly import build_model, build_task
 from poslab.cli import explain, main_config_dir
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.preflight import check_device
+from poslab.report import tensorboard_command
 from poslab.results import write_atomically
 from poslab.resume import job_key, stored_status
 
@@ -111,15 +112,19 @@ class Sweep:
                 self.invalid.append(job)
             else:
                 self.jobs.setdefault(job.key, job)
+        return added
+
+    def write_plan(self) -> None:
+        """Record what this sweep is; from here on its folder is there."""
         write_atomically(self.folder / INVALID_FILE, as_json([invalid_entry(job) for job in self.invalid]))
         write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
-        return added
 
     def launch(self, jobs: Sequence[Job]) -> list[Any]:
         """Run those of the jobs that have not finished; what each left is in its folder.
 
         A job whose folder holds a part of it goes on from its last checkpoint; a failed one begins again.
         """
+        self.write_plan()
         due = [job for job in jobs if not job.reason and job.state not in FINISHED]
         for job in due:
             if job.state == "failed":
@@ -138,7 +143,8 @@ class Sweep:
             config = checked_job(self.loader.load_sweep_config(self.config, overrides))
             # Our launchers know where a job would run, Hydra's own runs it here.
             getattr(self.launcher, "check_job", check_device)(config)
-        except Exception as error:
+        except ConfigError as error:
+            # A combination that cannot exist; an unknown name or a wrong type is a mistake, and ends the sweep here.
             job.reason = explain(error, main_config_dir(self.config))
             return job
         job.key = job_key(config)
@@ -196,7 +202,9 @@ class Sweep:
         counts = Counter(statuses.values())
         counts["invalid"] = len(self.invalid)
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
-        log.info("see it: tensorboard --logdir %s", self.folder)
+        log.info("see it: %s", tensorboard_command(self.folder))
+        if any(status in ("interrupted", "not started") for status in statuses.values()):
+            log.info("go on:  the same command with sweep.resume=%s", self.folder)
         return all(status == "completed" for status in statuses.values())
 
 
@@ -224,7 +232,6 @@ def sweep_folder(config: DictConfig) -> Path:
     if wanted is None:
         if (new / PLAN_FILE).exists():
             raise ConfigError(f"{new} already holds a sweep; go on with it by sweep.resume={new}, or choose another")
-        new.mkdir(parents=True, exist_ok=True)
         return new
     if wanted == "latest":
         plans = sorted(new.parent.glob(f"*/{PLAN_FILE}"), key=lambda path: path.stat().st_mtime)

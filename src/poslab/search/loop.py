@@ -81,6 +81,7 @@ class Search:
         self.space = {parameter.key: parameter for parameter in space}
         self.fixed = list(fixed)
         self.sweep = Sweep(config, launcher, loader)
+        self.sweep.folder.mkdir(parents=True, exist_ok=True)
         self.study = open_study(self.sweep, options, space, fixed)
         self.jobs: dict[int, Job] = {}
         self._recall()
