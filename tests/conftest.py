@@ -36,6 +36,12 @@ def _one_thread_and_a_seed() -> None:
 
 
 @pytest.fixture
+def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this Python's environment are found by their bare name, as after ``source .venv/bin/activate``."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the shape checks of the tests, so that the package's own ones answer."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

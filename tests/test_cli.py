@@ -109,6 +109,7 @@ def test_the_whole_traceback_on_demand(arguments: list[str], tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("active_environment")
 def test_a_short_run_says_what_matters_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert typed(tmp_path, "data.steps_per_epoch=3", "trainer.max_epochs=2", "diagnostics=none") is None
     out, err = capfd.readouterr()

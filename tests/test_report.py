@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -92,6 +93,7 @@ def test_numbers_of_a_real_run_are_the_numbers_of_its_files(finished_runs: Calla
     assert f"total {found['parameters']['total']:,}" in report["parameters"]
 
 
+@pytest.mark.usefixtures("active_environment")
 @pytest.mark.parametrize("name", ["plain", "with space", "it's", "semi;colon", "$HOME", "[red]a[/red]", "a:smile:b"])
 def test_the_command_can_be_pasted_whatever_the_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
@@ -100,12 +102,21 @@ def test_the_command_can_be_pasted_whatever_the_path(tmp_path: Path, name: str) 
     assert rows(report)["results"].replace(" ", "") == str(folder).replace(" ", "")
 
 
+@pytest.mark.usefixtures("active_environment")
 def test_a_path_below_the_working_directory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = final_report(result(), RunFolder(tmp_path / "outputs" / "my runs" / "a"), dashboard=True)
     assert command(report) == ["tensorboard", "--logdir", "outputs/my runs/a"]
     assert "'outputs/my runs/a'" in report
     assert rows(report)["results"] == "outputs/my runs/a"
+
+
+def test_the_command_names_the_program_where_the_environment_is_not_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    program, *_ = command(final_report(result(), RunFolder(tmp_path), dashboard=True))
+    assert Path(program).absolute() == Path(sys.executable).with_name("tensorboard").absolute()
 
 
 def test_a_very_long_path_is_whole_in_table_and_command(tmp_path: Path) -> None:
