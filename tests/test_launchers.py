@@ -467,7 +467,7 @@ def launch(pool: launchers.Pool[Any], n_jobs: int, folder: Path) -> list[JobRetu
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "configure_log", lambda *args: None)
+    monkeypatch.setattr(launchers.pool, "configure_log", lambda *args: None)
 
 
 def test_returns_come_in_the_order_of_the_jobs_and_never_more_run_than_may(tmp_path: Path):

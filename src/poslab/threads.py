@@ -14,7 +14,13 @@ def choose_threads(setting: str, batch_size: int, seq_len: int, d_model: int) ->
     if setting != "auto":
         return int(setting)
     multiplications = batch_size * seq_len * d_model * 3 * d_model
-    return max(1, min(available_cores(), multiplications // MULTIPLICATIONS_PER_THREAD))
+    return max(1, min(allowed_threads(), multiplications // MULTIPLICATIONS_PER_THREAD))
+
+
+def allowed_threads() -> int:
+    """The cores of this process, or fewer where ``OMP_NUM_THREADS`` says so: a sweep's worker is given its share."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return min(available_cores(), int(told)) if told.isdecimal() and int(told) > 0 else available_cores()
 
 
 def available_cores() -> int:

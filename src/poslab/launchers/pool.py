@@ -1,0 +1,307 @@
+"""Runs the jobs of a sweep side by side: in processes of this machine, on a Ray cluster, under SLURM.
+
+`run` reads top to bottom and is the same for all; a `Pool` knows how one kind of worker is started, awaited and
+stopped. What a job found is in its folder, whoever ran it; what comes back here only says that it has ended.
+"""
+
+import logging
+import math
+import pickle
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from poslab.config import ConfigError, TrainConfig
+from poslab.preflight import check_device
+from poslab.resume import stored_result
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""How long jobs that are told to stop may take to leave their folder in order; then they are killed."""
+
+Handle = TypeVar("Handle")
+
+
+class LostJobError(RuntimeError):
+    """A job's process ended without a word."""
+
+
+@dataclass
+class Call:
+    """One job, as it travels to the process that runs it."""
+
+    hydra_context: HydraContext
+    config: DictConfig
+    task_function: TaskFunction
+    singletons: dict[Any, Any]
+    overrides: Sequence[str]
+    number: int
+
+    def __call__(self) -> JobReturn:
+        """Run the job here; an error, or an order to stop, is part of what is returned."""
+        setup_globals()
+        Singleton.set_state(self.singletons)
+        try:
+            config = self.hydra_context.config_loader.load_sweep_config(self.config, list(self.overrides))
+            with open_dict(config):
+                config.hydra.job.id = f"{config.hydra.job.name}_{self.number}"
+                config.hydra.job.num = self.number
+                handlers = OmegaConf.select(config, "hydra.job_logging.root.handlers")
+                if handlers:
+                    # Lines of several jobs in one console are no use to anyone; each has them in its own file.
+                    config.hydra.job_logging.root.handlers = [
+                        name for name in handlers if name not in ("console", "terminal")
+                    ]
+            HydraConfig.instance().set_config(config)
+            ended = run_job(
+                task_function=self.task_function,
+                config=config,
+                job_dir_key="hydra.sweep.dir",
+                job_subdir_key="hydra.sweep.subdir",
+                hydra_context=self.hydra_context,
+            )
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            self.on_stop(stopped)
+            return failed(self.overrides, RuntimeError("the job was stopped"))
+        except Exception as error:
+            return failed(self.overrides, error)
+        if ended.status != JobStatus.COMPLETED:
+            return failed(self.overrides, vars(ended)["_return_value"])
+        return JobReturn(overrides=self.overrides, status=ended.status, _return_value=ended.return_value)
+
+    def on_stop(self, stopped: BaseException) -> None:
+        """The job was told to stop, and has."""
+
+
+def failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
+    """What is returned for a job that failed, in a form that survives the way back."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        # Many an exception cannot be made from its message again, and would take the whole pool with it.
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    return JobReturn(overrides=overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+class Pool(ABC, Generic[Handle]):
+    """One kind of worker."""
+
+    capacity: float
+    """How many jobs may be handed over at once."""
+    call_type: ClassVar[type[Call]] = Call
+    tries_again = False
+    """Whether a lost job deserves a second try: not where the pool itself has tried, or someone may have cancelled."""
+
+    @property
+    def workers(self) -> int | str:
+        """How many jobs run at once, for people."""
+        return int(self.capacity)
+
+    def check_job(self, job: TrainConfig) -> None:
+        """Refuse a job that could not run on these workers.
+
+        Raises:
+            ConfigError: what it asks for is not there.
+        """
+        check_device(job)
+
+    def prepare(self, n_jobs: int, folder: Path) -> None:
+        """Called before jobs are handed over, while none is running."""
+
+    @abstractmethod
+    def start(self, calls: Sequence[Call]) -> list[Handle]:
+        """Hand jobs over."""
+
+    @abstractmethod
+    def ended(self, handles: Sequence[Handle]) -> list[Handle]:
+        """Those that have ended; waits a moment for one."""
+
+    @abstractmethod
+    def result(self, handle: Handle) -> JobReturn:
+        """What an ended job returned.
+
+        Raises:
+            Exception: nothing; its process is gone, or could not even begin.
+        """
+
+    @abstractmethod
+    def stop(self, handles: Sequence[Handle]) -> None:
+        """Tell these jobs to stop, give them `GRACE_SECONDS`, leave none behind."""
+
+
+def launch(
+    pool: Pool[Any],
+    hydra_context: HydraContext,
+    task_function: TaskFunction,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+) -> list[JobReturn]:
+    """Run jobs on a pool; one return for each, in their order.
+
+    Args:
+        pool: the workers.
+        hydra_context: composes a job's configuration.
+        task_function: what a job does.
+        config: of the multirun.
+        job_overrides: what makes each job different.
+        first: number of the first job.
+
+    Raises:
+        SystemExit: told to stop, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
+    """
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    folder = Path(config.hydra.sweep.dir).absolute()
+    state = Singleton.get_state()
+    calls = [
+        pool.call_type(hydra_context, config, task_function, state, list(overrides), first + number)
+        for number, overrides in enumerate(job_overrides)
+    ]
+    report = Report(folder, len(calls))
+    with sigterm_exits():
+        try:
+            returned, lost = run(pool, calls, folder, report)
+            if lost and pool.tries_again:
+                report.say_lost(lost.values())
+                for call in list(lost):
+                    # Alone, so that a job that always takes its neighbours with it takes none.
+                    again, still_lost = run(pool, [calls[call]], folder, report)
+                    if again:
+                        returned[call] = again[0]
+                        del lost[call]
+                    else:
+                        lost[call] = still_lost[0]
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+    for call, reason in lost.items():
+        returned[call] = failed(calls[call].overrides, reason)
+        report.say(returned[call])
+    return [returned[call] for call in range(len(calls))]
+
+
+def run(
+    pool: Pool[Any], calls: Sequence[Call], folder: Path, report: "Report"
+) -> tuple[dict[int, JobReturn], dict[int, Exception]]:
+    """Run jobs, never more at once than the pool takes.
+
+    Returns:
+        by index into ``calls``, what each returned; and why nothing came back from the others.
+    """
+    pool.prepare(len(calls), folder)
+    waiting = list(range(len(calls)))
+    running: dict[Any, int] = {}
+    returned: dict[int, JobReturn] = {}
+    lost: dict[int, Exception] = {}
+    try:
+        while waiting or running:
+            n_free = len(waiting) if pool.capacity == math.inf else int(pool.capacity) - len(running)
+            next_ones, waiting = waiting[:n_free], waiting[n_free:]
+            if next_ones:
+                running |= zip(pool.start([calls[call] for call in next_ones]), next_ones, strict=True)
+            for handle in pool.ended(list(running)):
+                call = running.pop(handle)
+                try:
+                    returned[call] = pool.result(handle)
+                    report.say(returned[call])
+                except Exception as error:
+                    lost[call] = error
+    except BaseException:
+        pool.stop(list(running))
+        raise
+    return returned, lost
+
+
+class Report:
+    """Says in a line how each job ended."""
+
+    def __init__(self, folder: Path, n_jobs: int) -> None:
+        self.folder = folder
+        self.n_jobs = n_jobs
+        self.n_ended = 0
+
+    def say(self, ended: JobReturn) -> None:
+        self.n_ended += 1
+        name = next(
+            (each.partition("=")[2] for each in ended.overrides or () if each.startswith("hydra.sweep.subdir=")), ""
+        )
+        result = stored_result(self.folder / name)
+        metrics = result.get("metrics", {})
+        facts = [f"{metric} {metrics[metric]:.4f}" for metric in ("val/loss", "val/exact_match") if metric in metrics]
+        facts += [f"{result['wall_seconds']:.1f} s"] if result.get("wall_seconds") else []
+        error = vars(ended)["_return_value"] if ended.status == JobStatus.FAILED else None
+        if error is not None:
+            facts.append(str(result.get("error") or one_line(error)))
+        elif not result:
+            facts.append("it ended, but its folder cannot be seen from here")
+        status = result.get("status", "not started")
+        log.info("%-11s %s (%d of %d): %s", status, name, self.n_ended, self.n_jobs, ", ".join(facts))
+
+    def say_lost(self, reasons: Iterable[Exception]) -> None:
+        lost = list(reasons)
+        log.warning("%d jobs lost their process (%s); each is tried once more, alone", len(lost), one_line(lost[0]))
+
+
+def one_line(error: object) -> str:
+    """The first sentence of a message: what a library adds is for its developers."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line.partition(". ")[0]
+
+
+@contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """Leave in order on a SIGTERM, which would end this process at once and its jobs not at all."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(143)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ctrl_c_afterwards() -> Iterator[None]:
+    """Processes that are started in here never see a Ctrl-C, which reaches all of a terminal's; this one does, later.
+
+    The sweep's own process answers it and tells each worker, once.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def load(name: str, launcher: str, extra: str) -> Any:
+    """A module of an extra.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise ConfigError(f"hydra/launcher={launcher} needs {error.name}: pip install 'poslab[{extra}]'") from None
