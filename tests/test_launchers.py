@@ -250,7 +250,9 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for child in started:
         if processes_of(child.pid):
             os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
 
 
 LONG = ("seed=1,2,3", "trainer.max_epochs=2000")
