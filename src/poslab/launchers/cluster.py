@@ -20,8 +20,6 @@ from poslab.launchers.pool import (
 )
 from poslab.threads import available_cores
 
-log = logging.getLogger(__name__)
-
 
 @dataclass
 class RayCall(Call):

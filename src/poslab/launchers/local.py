@@ -1,6 +1,5 @@
 """Workers on this machine: joblib's own processes, one thread each."""
 
-import logging
 import os
 import signal
 import threading
@@ -24,8 +23,6 @@ from poslab.launchers.pool import (
     ctrl_c_afterwards,
     load,
 )
-
-log = logging.getLogger(__name__)
 
 
 def n_workers(n_jobs: int, cores: int) -> int:

@@ -1,6 +1,5 @@
 """Jobs in a queue, by submitit: SLURM's, or processes of this machine."""
 
-import logging
 import math
 import os
 import shutil
@@ -26,8 +25,6 @@ from poslab.launchers.pool import (
 )
 from poslab.preflight import check_device
 from poslab.threads import available_cores
-
-log = logging.getLogger(__name__)
 
 # What submitit ends a process with after it has put its job back in the queue: under SLURM, and on this machine.
 PUT_BACK = (-1, 144)
