@@ -54,8 +54,8 @@ class Broken(CopyTask):
         super().__init__(n_symbols=20, length=4)
         self.wrong = (tokens, targets)
 
-    def sample(self, rng: np.random.Generator, batch_size: int) -> Batch:
-        batch = super().sample(rng, batch_size)
+    def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
+        batch = super().sample_at(rng, batch_size, length)
         for array, wrong in zip(batch, self.wrong, strict=True):
             if wrong is not None:
                 array[-1, -1] = wrong
@@ -177,10 +177,10 @@ def test_a_wrong_token_in_another_rank_s_rows_is_refused_on_every_rank():
 
 
 def test_a_wrong_token_stops_the_run_before_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def sample(self: CopyTask, rng: np.random.Generator, batch_size: int) -> Batch:
+    def sample_at(self: CopyTask, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         return Batch(np.full((batch_size, 12), 77), np.full((batch_size, 12), 1))
 
-    monkeypatch.setattr(CopyTask, "sample", sample)
+    monkeypatch.setattr(CopyTask, "sample_at", sample_at)
     with pytest.raises(ValueError, match=r"77, outside the vocabulary \[0, 65\)"):
         train(tmp_path, "diagnostics=none", "logger=none")
     assert not (tmp_path / "checkpoints").exists()

@@ -25,8 +25,8 @@ from test_tensorboard import IMAGES, SMALL, read, steps
 
 from poslab import experiment
 from poslab.assembly import build_task
-from poslab.config import ConfigError, checked
-from poslab.data import BatchStream, Probe
+from poslab.config import ConfigError, DataConfig, checked
+from poslab.data import BatchStream, Probe, TaskData
 from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, heads
 from poslab.diagnostics import figures as figures_module
 from poslab.diagnostics import gallery as gallery_module
@@ -58,9 +58,8 @@ def a_model(positions: PositionScheme | None = None, context: int = 12) -> TinyA
 
 def a_probe(length: int = 6) -> Probe:
     task = CopyTask(64, length)
-    tokens = task.sample(np.random.default_rng(0), 1).tokens
-    labels = [task.token_label(int(token)) for token in tokens[0]]
-    return Probe(torch.from_numpy(tokens), labels, task.answer_cells(tokens[0]))
+    sizes = DataConfig(batch_size=16, steps_per_epoch=1, val_examples=8, val_batch_size=8, num_workers=0)
+    return TaskData(task, sizes, seed=0, vocab_size=task.vocab_size).probe
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import lightning
@@ -25,11 +25,12 @@ class TensorBatch(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """One fixed sequence that every heat map is drawn from."""
+    """One fixed sequence that every heat map is drawn from, and the data it comes from for whoever needs more."""
 
     tokens: Int64[Tensor, "1 t"]
     labels: list[str]
     answer_cells: Bool[np.ndarray, "t t"]
+    data: "TaskData"
 
 
 class BatchStream(Dataset[TensorBatch]):
@@ -52,9 +53,17 @@ class BatchStream(Dataset[TensorBatch]):
         self.rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
 
     def __getitem__(self, step: int) -> TensorBatch:
+        return self.batch(step)
+
+    def batch(self, step: int, length: int | None = None) -> TensorBatch:
+        """Batch ``step``; of one length of the task, or of one that training sees if None.
+
+        Raises:
+            ValueError: as the class says, or a length that the task does not have.
+        """
         # A generator of its own per batch: nothing that draws numbers elsewhere can move the data.
         rng = np.random.default_rng([self.seed, SPLITS[self.split], step])
-        tokens, targets = self.task.sample(rng, self.batch_size)
+        tokens, targets = self.task.sample(rng, self.batch_size, length)
         # On the host, before a device sees it: there a wrong id ends the process instead of raising.
         counted = targets[targets != IGNORED]
         least, most = min(tokens.min(), counted.min(initial=0)), max(tokens.max(), counted.max(initial=0))
@@ -87,14 +96,24 @@ class StepSampler(Sampler[int]):
 
 
 class FixedBatches(Dataset[TensorBatch]):
-    """The first ``n_examples`` of a stream, made once and kept: validation asks for them every epoch."""
+    """The first ``n_examples`` of a stream, made once and kept: validation asks for them every epoch.
 
-    def __init__(self, stream: BatchStream, n_examples: int) -> None:
-        self.batches = []
-        for step in range(-(-n_examples // stream.batch_size)):
-            tokens, targets = stream[step]
-            keep = n_examples - step * stream.batch_size
-            self.batches.append(TensorBatch(tokens[:keep], targets[:keep]))
+    Args:
+        stream: where they come from.
+        n_examples: how many, in all.
+        lengths: each gets its equal share of the examples, the first ones one more where it does not come out even.
+    """
+
+    def __init__(self, stream: BatchStream, n_examples: int, lengths: Collection[int]) -> None:
+        self.batches: list[TensorBatch] = []
+        step = 0
+        for index, length in enumerate(lengths):
+            wanted = n_examples // len(lengths) + (index < n_examples % len(lengths))
+            while wanted > 0:
+                tokens, targets = stream.batch(step, length)
+                self.batches.append(TensorBatch(tokens[:wanted], targets[:wanted]))
+                wanted -= len(tokens)
+                step += 1
 
     def __getitem__(self, index: int) -> TensorBatch:
         return self.batches[index]
@@ -119,12 +138,24 @@ class TaskData(lightning.LightningDataModule):
         self.config = config
         self.seed = seed
         self.vocab_size = vocab_size
-        stream = BatchStream(task, seed, "val", config.val_batch_size, vocab_size)
-        self.validation = FixedBatches(stream, config.val_examples)
-        tokens = self.validation[0].tokens[:1]
-        self.probe = Probe(
-            tokens, [task.token_label(int(token)) for token in tokens[0]], task.answer_cells(tokens[0].numpy())
-        )
+        self.validation = self.examples(config.val_examples, task.lengths)
+        longest = max(self.validation.batches, key=lambda batch: batch.tokens.shape[1])
+        self.probe = self.probe_of(longest.tokens[:1])
+
+    def examples(self, n_examples: int, lengths: Collection[int]) -> FixedBatches:
+        """A fixed validation set of these lengths, also of lengths that training never sees.
+
+        Raises:
+            ValueError: a length that the task does not have.
+        """
+        # The generator follows the seed alone, so a set of one length is the same whichever others are asked for.
+        stream = BatchStream(self.task, self.seed, "val", self.config.val_batch_size, self.vocab_size)
+        return FixedBatches(stream, n_examples, lengths)
+
+    def probe_of(self, tokens: Int64[Tensor, "1 t"]) -> Probe:
+        """A sequence to look at, with its labels and where its answers stand."""
+        labels = [self.task.token_label(int(token)) for token in tokens[0]]
+        return Probe(tokens, labels, self.task.answer_cells(tokens[0].numpy()), self)
 
     def train_dataloader(self) -> DataLoader[TensorBatch]:
         world_size = self.trainer.world_size if self.trainer else 1

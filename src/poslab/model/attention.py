@@ -23,6 +23,11 @@ def masked_softmax(
     return weights.masked_fill(~visible, 0.0)
 
 
+def visible_cells(max_context_length: int) -> Bool[Tensor, "l l"]:
+    """True where a query (row) may look at a key (column): at itself and what came before."""
+    return torch.ones(max_context_length, max_context_length, dtype=torch.bool).tril()
+
+
 class MultiHeadSelfAttention(nn.Module):
     """Scaled dot-product attention in H heads, each query seeing itself and what came before.
 
@@ -64,9 +69,14 @@ class MultiHeadSelfAttention(nn.Module):
         self.dropout = dropout
         self.qkv_proj = nn.Linear(d_model, 3 * d_model, bias=bias)
         self.out_proj = nn.Linear(d_model, d_model, bias=bias)
-        # True where a query (row) may look at a key (column). Not persistent: a longer context is no size mismatch.
-        visible = torch.ones(max_context_length, max_context_length, dtype=torch.bool).tril()
-        self.register_buffer("causal_mask", visible, persistent=False)
+        # Not persistent: a longer context is no size mismatch.
+        self.register_buffer("causal_mask", visible_cells(max_context_length), persistent=False)
+
+    def extend(self, max_context_length: int) -> None:
+        """Take sequences of up to ``max_context_length`` tokens; shorter ones come out as before."""
+        if max_context_length > self.max_context_length:
+            self.max_context_length = max_context_length
+            self.causal_mask = visible_cells(max_context_length).to(self.causal_mask.device)
 
     def _split_heads(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t d_head"]:
         """(B, T, D) -> (B, H, T, d_head): head h gets columns ``h * d_head .. (h + 1) * d_head - 1``."""

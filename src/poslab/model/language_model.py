@@ -1,5 +1,6 @@
 """Language models from token ids to logits: what they share, and the smallest whole one."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Literal, overload
@@ -84,6 +85,22 @@ class LanguageModel(nn.Module):
             **self.body_parts(),
             "head": self.head,
         }
+
+    def extended(self, max_context_length: int) -> "LanguageModel":
+        """This model for longer sequences: itself where it reaches already, else a copy with the same parameters.
+
+        Raises:
+            ValueError: the position scheme ends before ``max_context_length``; names both numbers.
+        """
+        if max_context_length <= self.max_context_length:
+            return self
+        longer = copy.deepcopy(self)
+        longer.positions.extend(max_context_length)
+        for module in longer.modules():
+            if isinstance(module, MultiHeadSelfAttention):
+                module.extend(max_context_length)
+        longer.max_context_length = max_context_length
+        return longer
 
     def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
         """The attention weights (B, H, T, T) of every layer."""

@@ -56,6 +56,18 @@ class PositionScheme(nn.Module):
         """Every vector that `embed` can add, (L, D), for diagnostics; None for a scheme without a table."""
         return None if self.max_context_length is None else self.embed(self.max_context_length)
 
+    def extend(self, max_context_length: int) -> None:
+        """Make the scheme place sequences of ``max_context_length`` tokens; nothing to do for one without an end.
+
+        Raises:
+            ValueError: the scheme ends before that; names both numbers.
+        """
+        if self.max_context_length is not None and max_context_length > self.max_context_length:
+            raise ValueError(
+                f"{type(self).__name__} ends at position {self.max_context_length} and cannot place "
+                f"{max_context_length} tokens; build it with max_context_length {max_context_length} or more"
+            )
+
     def forward(self, seq_len: int) -> Float[Tensor, "t d"] | None:
         """The vectors of positions ``0 .. seq_len - 1``: the same as `embed`."""
         return self.embed(seq_len)

@@ -65,5 +65,11 @@ class SinusoidalPositionalEmbedding(PositionTable):
         """The whole table, (L, D)."""
         return self.pe
 
+    def extend(self, max_context_length: int) -> None:
+        """A longer table by the same formula; its first rows do not change."""
+        if max_context_length > self.max_context_length:
+            self.max_context_length = max_context_length
+            self.pe = sinusoidal_table(max_context_length, self.d_model, self.base).to(self.pe)
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, base={self.base}"

@@ -21,17 +21,64 @@ class Task(ABC):
     """A way to make sequences whose targets can be deduced from what the model has seen.
 
     Constructor arguments are the options of the task's yaml file.
+
+    Args:
+        length: the longest that training sees, in the task's own unit (symbols to copy, say).
+        min_length: the shortest; then each batch draws one length from ``min_length .. length``. None: always
+            ``length``.
+
+    Raises:
+        ValueError: a range that is empty, or a length that the task does not have.
     """
 
     vocab_size: int
     """V: every token id that `sample` makes lies in ``[0, V)``."""
 
-    seq_len: int
-    """T: tokens the model sees."""
+    def __init__(self, length: int, min_length: int | None = None) -> None:
+        shortest = length if min_length is None else min_length
+        if shortest > length:
+            raise ValueError(f"min_length {shortest} is above length {length}; give a range that holds something")
+        self.lengths = range(shortest, length + 1)
+        self.check_length(shortest)
+        self.check_length(length)
+
+    @property
+    def seq_len(self) -> int:
+        """T: the most tokens that the model sees in training."""
+        return self.seq_len_at(self.lengths[-1])
 
     @abstractmethod
-    def sample(self, rng: np.random.Generator, batch_size: int) -> Batch:
-        """One batch, made whole. The same state of ``rng`` gives the same batch."""
+    def seq_len_at(self, length: int) -> int:
+        """T at one length: the tokens that the model sees."""
+
+    def check_length(self, length: int) -> None:
+        """Refuse a length that the task cannot make.
+
+        Raises:
+            ValueError: names the length and the reason.
+        """
+        check_at_least(1, length=length)
+
+    def sample(self, rng: np.random.Generator, batch_size: int, length: int | None = None) -> Batch:
+        """One batch, made whole, of one length. The same state of ``rng`` gives the same batch.
+
+        Args:
+            rng: where every random number comes from.
+            batch_size: B.
+            length: of every row, also beyond those of training; None draws one that training sees.
+
+        Raises:
+            ValueError: a length that the task does not have.
+        """
+        if length is None:
+            # A single length is not drawn, so that a range of one makes the same batches as no range.
+            length = int(rng.choice(self.lengths)) if len(self.lengths) > 1 else self.lengths[0]
+        self.check_length(length)
+        return self.sample_at(rng, batch_size, length)
+
+    @abstractmethod
+    def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
+        """A batch of ``batch_size`` rows of one length."""
 
     @abstractmethod
     def token_label(self, token: int) -> str:
@@ -41,12 +88,34 @@ class Task(ABC):
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
         """For one sequence, the cells (query, key) where a key holds the token that the query has to name.
 
-        Rows of queries that count in no loss are empty.
+        Rows of queries that count in no loss, or whose answer stands nowhere, are empty.
         """
 
     @abstractmethod
     def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
         """The oracle: the targets (T,) of one sequence, found from its tokens alone, each from its own prefix."""
+
+    def prompt(self, symbols: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " t"]:
+        """The tokens that ask the task about ``symbols``, with those that the task puts around them."""
+        return symbols
+
+    def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
+        """How many tokens answer a prompt."""
+        return len(prompt)
+
+    def encode(self, text: str) -> Int64[np.ndarray, " n"]:
+        """Token ids from labels with spaces between, the way `token_label` writes them.
+
+        Raises:
+            ValueError: a label that is none; names it and some that there are.
+        """
+        ids = {self.token_label(token): token for token in range(self.vocab_size)}
+        unknown = [label for label in text.split() if label not in ids]
+        if unknown:
+            labels = list(ids)
+            shown = ", ".join(labels if len(labels) <= 12 else [*labels[:5], "...", *labels[-5:]])
+            raise ValueError(f"'{unknown[0]}' is no token of this task; there are: {shown}")
+        return np.array([ids[label] for label in text.split()], dtype=np.int64)
 
 
 def check_at_least(minimum: int, **sizes: int) -> None:

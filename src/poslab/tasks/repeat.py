@@ -16,19 +16,26 @@ class RepeatTask(Task):
 
     Args:
         n_symbols: V, tokens a row is drawn from.
-        seq_len: T, tokens the model sees.
+        seq_len: T, tokens the model sees; the longest of training.
+        min_seq_len: the shortest of training, each batch draws one length; None: always ``seq_len``.
+
+    Raises:
+        ValueError: a size that leaves the task empty.
     """
 
-    def __init__(self, n_symbols: int = 64, seq_len: int = 12) -> None:
+    def __init__(self, n_symbols: int = 64, seq_len: int = 12, min_seq_len: int | None = None) -> None:
         check_at_least(2, n_symbols=n_symbols)
         check_at_least(1, seq_len=seq_len)
         self.n_symbols = n_symbols
         self.vocab_size = n_symbols
-        self.seq_len = seq_len
+        super().__init__(seq_len, min_seq_len)
 
-    def sample(self, rng: np.random.Generator, batch_size: int) -> Batch:
+    def seq_len_at(self, length: int) -> int:
+        return length
+
+    def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         symbols = rng.integers(self.n_symbols, size=(batch_size, 1))
-        rows = np.repeat(symbols, self.seq_len + 1, axis=1)
+        rows = np.repeat(symbols, length + 1, axis=1)
         return Batch(rows[:, :-1], rows[:, 1:])
 
     def token_label(self, token: int) -> str:

@@ -1,0 +1,96 @@
+"""What tasks of the form ``source SEP answer`` share: separators, an optional start and end, and which tokens count."""
+
+from abc import abstractmethod
+
+import numpy as np
+from jaxtyping import Int64
+
+from poslab.tasks.base import IGNORED, Batch, Task, check_at_least
+
+
+class Transduction(Task):
+    """``[BOS] source SEP answer [EOS]``: after the separator, write what follows from the source.
+
+    The answer and the EOS count in loss and accuracy, the source does not. Token ids: symbols ``0 .. n_symbols - 1``,
+    then SEP, then BOS and EOS where they are used.
+
+    Args:
+        n_symbols: symbols that sources are made of.
+        length: n, symbols to write; the longest of training.
+        min_length: the shortest of training; None: always ``length``.
+        bos: begin every row with a BOS token.
+        eos: end every answer with an EOS token, which has to be named too.
+
+    Raises:
+        ValueError: a size that leaves the task empty.
+    """
+
+    def __init__(
+        self, n_symbols: int, length: int, min_length: int | None = None, bos: bool = False, eos: bool = False
+    ) -> None:
+        check_at_least(2, n_symbols=n_symbols)
+        self.n_symbols = n_symbols
+        self.separator = n_symbols
+        self.bos = n_symbols + 1 if bos else None
+        self.eos = n_symbols + 1 + bos if eos else None
+        self.vocab_size = n_symbols + 1 + bos + eos
+        super().__init__(length, min_length)
+
+    @property
+    def source_start(self) -> int:
+        """The index of the first source token."""
+        return 0 if self.bos is None else 1
+
+    def source_length(self, length: int) -> int:
+        """Tokens in the source of an answer of ``length`` tokens."""
+        return length
+
+    def seq_len_at(self, length: int) -> int:
+        # The last token of a row is only ever a target.
+        return self.source_start + self.source_length(length) + length + (self.eos is not None)
+
+    @abstractmethod
+    def sources(self, rng: np.random.Generator, batch_size: int, length: int) -> Int64[np.ndarray, "b s"]:
+        """Sources whose answers have ``length`` tokens."""
+
+    @abstractmethod
+    def answers(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
+        """The answer to each source."""
+
+    def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
+        sources = self.sources(rng, batch_size, length)
+        parts = [sources, self._column(batch_size, self.separator), self.answers(sources)]
+        if self.bos is not None:
+            parts.insert(0, self._column(batch_size, self.bos))
+        if self.eos is not None:
+            parts.append(self._column(batch_size, self.eos))
+        rows = np.concatenate(parts, axis=1)
+        targets = rows[:, 1:].copy()
+        targets[:, : self.source_start + sources.shape[1]] = IGNORED
+        return Batch(rows[:, :-1], targets)
+
+    @staticmethod
+    def _column(batch_size: int, token: int) -> Int64[np.ndarray, "b 1"]:
+        return np.full((batch_size, 1), token)
+
+    def token_label(self, token: int) -> str:
+        names = {self.separator: "SEP", self.bos: "BOS", self.eos: "EOS"}
+        return names.get(token, str(token))
+
+    def separator_index(self, tokens: Int64[np.ndarray, " t"]) -> int:
+        """Where the separator stands in one sequence."""
+        return int(np.flatnonzero(tokens == self.separator)[0])
+
+    def prompt(self, symbols: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " t"]:
+        """``[BOS] symbols SEP``; tokens around the symbols that are there already are not added again."""
+        parts = [symbols]
+        if self.bos is not None and (not len(symbols) or symbols[0] != self.bos):
+            parts.insert(0, np.array([self.bos]))
+        if self.separator not in symbols:
+            parts.append(np.array([self.separator]))
+        return np.concatenate(parts)
+
+    def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
+        """The tokens of the whole answer, with its EOS."""
+        source = prompt[self.source_start : self.separator_index(prompt)]
+        return self.answers(source[None]).shape[1] + (self.eos is not None)
