@@ -15,9 +15,10 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.assembly import build_model, build_task
+from poslab.claims import CLAIMS_FILE
 from poslab.cli import explain, main_config_dir
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.preflight import check_device
@@ -117,6 +118,9 @@ class Sweep:
     def write_plan(self) -> None:
         """Record what this sweep is; from here on its folder is there."""
         write_atomically(self.folder / INVALID_FILE, as_json([invalid_entry(job) for job in self.invalid]))
+        claims = OmegaConf.to_container(self.config.sweep.claims)
+        if claims:
+            write_atomically(self.folder / CLAIMS_FILE, as_json(claims))
         write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
 
     def launch(self, jobs: Sequence[Job]) -> list[Any]:
