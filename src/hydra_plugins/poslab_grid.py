@@ -13,22 +13,32 @@ class GridSweeperConf:
     _target_: str = "hydra_plugins.poslab_grid.GridSweeper"
     max_batch_size: int | None = None
     params: dict[str, str] | None = None
+    jobs: list[str] | None = None
 
 
 ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="poslab")
 
 
 class GridSweeper(BasicSweeper):
-    """Every combination of the values given, checked before the first job starts; see `poslab.sweeps`."""
+    """Every combination of the values given, checked before the first job starts; see `poslab.sweeps`.
+
+    ``jobs`` lists settings that belong together (``pos=hard_alibi model.n_heads=8``); each is combined with the grid.
+    """
+
+    def __init__(
+        self, max_batch_size: int | None, params: dict[str, str] | None = None, jobs: list[str] | None = None
+    ) -> None:
+        super().__init__(max_batch_size, params)
+        self.jobs = list(jobs or [])
 
     def sweep(self, arguments: list[str]) -> Any:
         # Hydra imports this module at every start, --help included.
-        from poslab.sweeps import Sweep
+        from poslab.sweeps import Sweep, with_jobs
 
         assert self.config is not None
         assert self.launcher is not None
         assert self.hydra_context is not None
         loader = self.hydra_context.config_loader
         given = OverridesParser.create(config_loader=loader).parse_overrides([*self._parse_config(), *arguments])
-        grid = self.split_arguments(given, None)[0]
+        grid = with_jobs(self.split_arguments(given, None)[0], self.jobs)
         return Sweep(self.config, self.launcher, loader).run_grid(grid)
