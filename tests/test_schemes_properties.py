@@ -208,11 +208,11 @@ def test_any_heads_that_divide_the_width_work_or_are_refused_in_one_line(name: s
 
 
 @every_scheme
-@pytest.mark.parametrize("n_keys", [1, 2, 9, 12])
+@pytest.mark.parametrize("n_keys", [1, 2, 9, 100])
 def test_the_bias_of_the_last_queries_is_the_end_of_the_whole(name: str, n_keys: int) -> None:
     scheme = model_of(name).positions
     whole = scheme.bias(n_keys, n_keys)
-    for n_queries in range(1, n_keys + 1):
+    for n_queries in {1, (n_keys + 1) // 2, n_keys}:
         bias = scheme.bias(n_queries, n_keys)
         if whole is None:
             assert bias is None
@@ -225,7 +225,7 @@ def test_the_bias_of_the_last_queries_is_the_end_of_the_whole(name: str, n_keys:
 def test_the_bias_of_a_sequence_is_the_beginning_of_a_longer_one_s(name: str) -> None:
     scheme = model_of(name).positions
     if scheme.bias(1, 1) is not None:
-        torch.testing.assert_close(scheme.bias(5, 5).tril(), scheme.bias(12, 12)[:, :5, :5].tril())
+        torch.testing.assert_close(scheme.bias(70, 70).tril(), scheme.bias(100, 100)[:, :70, :70].tril())
 
 
 @every_scheme
