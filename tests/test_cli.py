@@ -6,15 +6,17 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import CONF, ROOT, compose, start
 from hydra.errors import HydraException
 
 from poslab import cli
-from poslab.config import ConfigError
+from poslab.config import ConfigError, checked
 from poslab.preflight import preflight
 from poslab.results import DivergedError
 
@@ -162,6 +164,11 @@ def test_cfg_job_shows_the_configuration_with_the_overrides(tmp_path: Path, caps
         (["~model.d_model"], ["model.d_model"]),
         (["model.d_model=???"], ["model.d_model"]),
         (["model.d_model"], ["model.d_model", "missing EQUAL"]),
+        (["~pos"], ["no value for pos", "key=value", "--help"]),
+        (["~task"], ["no value for task", "key=value", "--help"]),
+        (["pos=null"], ["pos=null chooses nothing", "none, rope, sinusoidal"]),
+        (["-m", "diagnostics=none,null"], ["diagnostics=null chooses nothing", "heads", "position_table"]),
+        (["diagnostics=[heads,foo]"], ["diagnostics=foo", "heads", "position_table"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -201,6 +208,23 @@ def test_a_refusal_that_needs_torch_leaves_nothing_either(arguments: list[str], 
     finally:
         patch.undo()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "defaults: [schema, _self_]\n"], ids=["handmade", "old"])
+def test_a_configuration_that_says_nothing_of_hydra_is_checked_too(content: str, tmp_path: Path):
+    """Without the callback in it, Hydra would make a folder and the run would fail in there."""
+    settings = yaml.safe_dump(asdict(checked(compose())), sort_keys=False)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own.yaml").write_text(content + settings, encoding="utf-8")
+    said = typed(tmp_path, "--config-dir", "own", "--config-name", "own", "model.n_heads=5")
+    assert str(said).startswith("error: model.d_model=32 cannot be split into model.n_heads=5")
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_resume_where_there_is_nothing_to_go_on_with_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    quick = ("trainer.max_steps=2", "diagnostics=none", "logger=none", "hydra.run.dir=run")
+    assert typed(tmp_path, *quick, "resume=auto") is None
+    assert "resume=auto found no checkpoint there: the run starts at step 0" in capsys.readouterr().out
 
 
 def no_device(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from poslab.config import TrainConfig, flat
+from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
 from poslab.results import Result, RunFolder
 
@@ -53,14 +53,9 @@ def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
         # from a single run, and another scheme has other options.
-        named[group] = short(options["_target_"])
+        named[group] = choice_of(options["_target_"])
         named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
     return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
-
-
-def short(target: str) -> str:
-    """The module's name of a class: one file per scheme and task, named as on the command line."""
-    return target.split(".")[-2]
 
 
 def config_text(job: TrainConfig) -> str:

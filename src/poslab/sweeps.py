@@ -18,9 +18,9 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, open_dict
 
 from poslab.assembly import build_model, build_task
-from poslab.cli import explain, main_config_dir
+from poslab.cli import explain, job_overrides, main_config_dir
 from poslab.config import ConfigError, TrainConfig, checked
-from poslab.preflight import check_device
+from poslab.devices import check_device
 from poslab.report import tensorboard_command
 from poslab.results import write_atomically
 from poslab.resume import job_key, stored_status
@@ -167,7 +167,7 @@ class Sweep:
             ConfigError: names the first of them and why.
         """
         if self.invalid and (not self.jobs or self.config.sweep.on_invalid == "fail"):
-            listed = "; ".join(f"{' '.join(job.overrides)}: {job.reason}" for job in self.invalid[:3])
+            listed = "; ".join(f"{' '.join(job_overrides(job.overrides))}: {job.reason}" for job in self.invalid[:3])
             more = f" (and {len(self.invalid) - 3} more)" if len(self.invalid) > 3 else ""
             total = len(self.jobs) + len(self.invalid)
             raise ConfigError(f"{len(self.invalid)} of {total} combinations cannot be run: {listed}{more}")
@@ -181,8 +181,12 @@ class Sweep:
         log.info(
             "sweep  %s: %d jobs%s, launcher %s, workers %s", self.folder, len(self.jobs), before, launcher, workers
         )
+        by_reason: dict[str, list[Job]] = {}
         for job in self.invalid:
-            log.info("invalid and skipped: %s (%s)", " ".join(job.overrides), job.reason)
+            by_reason.setdefault(job.reason, []).append(job)
+        for reason, jobs in by_reason.items():
+            what = " ".join(job_overrides(jobs[0].overrides)) if len(jobs) == 1 else f"{len(jobs)} jobs"
+            log.info("invalid and skipped: %s: %s", what, reason)
 
     def conclude(self) -> bool:
         """The end table and the comparison; whether every job is complete."""
