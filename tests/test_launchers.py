@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,14 +428,14 @@ def test_a_job_gets_the_gpu_that_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_pa
     pool = launchers.SubmititPool("local", n_jobs=2)
     pool.prepare(4, tmp_path)
     pool.executor = Executor()
-    call = pool.call_type(*[None] * 6)  # type: ignore[arg-type]
-    first, second = pool.start([replace(call), replace(call)])
+    call, *others = (object.__new__(launchers.queue.SubmititCall) for _ in range(4))
+    first, second = pool.start([call, others[0]])
     second.over = True
     assert pool.ended([first, second]) == [second]
-    (third,) = pool.start([replace(call)])
+    (third,) = pool.start([others[1]])
     third.over = True
     assert pool.ended([first, third]) == [third]
-    pool.start([replace(call)])
+    pool.start([others[2]])
     assert given == ["5", "7", "7", "7"]
 
 
@@ -464,7 +463,8 @@ if any(one.endswith("train.py") for one in sys.orig_argv):
 @needs("joblib")
 def test_a_gpu_that_only_the_sweep_sees_is_one_line_in_each_job_s_folder(tmp_path: Path):
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
-    hidden = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    hidden = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     ended = start("-m", "seed=1,2", *QUICK, "trainer=gpu", "hydra/launcher=joblib", cwd=tmp_path, **hidden)
     assert ended.returncode == 1
     jobs = results(tmp_path).values()

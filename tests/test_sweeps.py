@@ -53,8 +53,20 @@ def test_impossible_combinations_are_listed_and_have_no_folder(
     assert len(invalid) == 4
     assert all("model.n_heads=5" in entry["overrides"] for entry in invalid)
     assert all("d_model=32 cannot be split into model.n_heads=5" in entry["reason"] for entry in invalid)
-    assert done.stdout.count("invalid and skipped") == 4
+    # One reason, one line, however many combinations share it.
+    assert done.stdout.count("invalid and skipped") == 1
+    assert "invalid and skipped: 4 jobs: model.d_model=32 cannot be split into model.n_heads=5" in done.stdout
     assert done.stdout.index("invalid and skipped") < done.stdout.index("run    ")
+
+
+def test_a_job_says_what_was_typed_for_it_and_nothing_else(
+    mixed: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    cwd, done = mixed
+    lines = [line.removeprefix("typed  ") for line in done.stdout.splitlines() if line.startswith("typed  ")]
+    assert sorted(lines) == sorted(" ".join(job["overrides"]) for job in jobs_of(only_sweep(cwd)).values())
+    assert f"pos=none model.n_heads=4 optimizer.lr=0.005 {' '.join(QUICK)}" in lines
+    assert not re.search(r"resume=|hydra\.|#\d+ :|Launching", done.stdout)
 
 
 def test_folders_are_short_portable_and_named_by_what_differs(
