@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 import yaml
 from conftest import CONF, ROOT, compose, start
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from poslab import cli
 from poslab.config import ConfigError, checked
 from poslab.preflight import preflight
-from poslab.results import DivergedError
+from poslab.report import final_report
+from poslab.results import DivergedError, Result, RunFolder
 
 
 def typed(folder: Path, *arguments: str) -> Any:
@@ -261,6 +264,38 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
     assert "Traceback" not in capsys.readouterr().out
     assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text()
+
+
+AWKWARD = [
+    "plain",
+    "with space",
+    "it's",
+    "a=b,c",
+    "back\\slash",
+    "trailing\\",
+    "q\\'uote",
+    'dou"ble',
+    "$HOME `x`!",
+    "~x",
+]
+
+
+@pytest.mark.parametrize("value", AWKWARD)
+def test_a_value_survives_the_override_grammar_and_the_shell(value: str):
+    parser = OverridesParser.create()
+    assert str(parser.parse_override(f"key={cli.quoted(value)}").value()) == value
+    (word,) = shlex.split(cli.pasted("hydra.run.dir", Path(value)))
+    assert str(parser.parse_override(word).value()) == value
+
+
+def test_the_command_to_go_on_can_be_pasted_where_the_path_has_an_equals_sign(tmp_path: Path):
+    folder = tmp_path / "epoch=1,step=2 it's"
+    result = Result(status="interrupted", seed=0)
+    (line,) = [line for line in final_report(result, RunFolder(folder), False).splitlines() if "go on" in line]
+    *_, resume, where = shlex.split(line)
+    parser = OverridesParser.create()
+    assert parser.parse_override(resume).value() == "auto"
+    assert parser.parse_override(where).value() == str(folder)
 
 
 def test_preflight_passes_the_default_job(tmp_path: Path):

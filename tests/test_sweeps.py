@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, start
 
-from poslab.sweeps import job_label, quoted, varying_keys
+from poslab.sweeps import job_label, varying_keys
 
 QUICK = ("trainer.max_steps=10", "data.val_examples=16", "diagnostics=none")
 pytestmark = pytest.mark.process
@@ -204,11 +204,3 @@ def test_labels_have_portable_characters_only() -> None:
     overrides = ["+a.b=[1, 2]", "model.token_file='C:\\x=y, z'", "seed=3"]
     label = job_label(overrides, varying={override.partition("=")[0] for override in overrides})
     assert re.fullmatch(r"[A-Za-z0-9._-]+", label)
-
-
-@pytest.mark.parametrize("value", ["plain", "with space", "it's", "a=b,c", "back\\slash", "trailing\\", "q\\'uote"])
-def test_quoting_survives_the_override_grammar(value: str) -> None:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_override(f"key={quoted(value)}").value()
-    assert str(parsed) == value

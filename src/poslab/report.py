@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
+from poslab.cli import pasted
 from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
 from poslab.results import Result, RunFolder
@@ -113,5 +114,5 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted":
-        lines.append(f"go on:  the same command with resume=auto hydra.run.dir={shlex.quote(str(path))}")
+        lines.append(f"go on:  the same command with resume=auto {pasted('hydra.run.dir', path)}")
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, open_dict
 
 from poslab.assembly import build_model, build_task
-from poslab.cli import explain, job_overrides, main_config_dir
+from poslab.cli import explain, job_overrides, main_config_dir, pasted, quoted
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
 from poslab.report import tensorboard_command
@@ -208,7 +208,7 @@ class Sweep:
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
-            log.info("go on:  the same command with sweep.resume=%s", self.folder)
+            log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
         return all(status == "completed" for status in statuses.values())
 
 
@@ -280,14 +280,6 @@ def supersede(folder: Path, name: str) -> None:
     (folder / name).rename(aside)
     for events in aside.glob("events.out.tfevents.*"):
         events.unlink()
-
-
-def quoted(value: str) -> str:
-    """A value that Hydra's override grammar reads back as it is."""
-    # A backslash is itself, except before a quote: there, and before the closing one, it has to be doubled.
-    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", value)
-    escaped = doubled.replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def invalid_entry(job: Job) -> dict[str, Any]:
