@@ -113,6 +113,15 @@ def test_on_invalid_fail_ends_before_the_first_job(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("outputs/sweeps/*/*/config.yaml"))
 
 
+def test_on_failure_stop_starts_no_further_job(tmp_path: Path) -> None:
+    grid = ("-m", "optimizer.lr=0.005,1e9,0.01", *QUICK, "logger=none", "sweep.on_failure=stop")
+    done = start(*grid, cwd=tmp_path)
+    assert done.returncode == 1
+    assert sorted(result["status"] for result in jobs_of(only_sweep(tmp_path)).values()) == ["completed", "diverged"]
+    assert "sweep.on_failure=stop: no further jobs after lr1000000000.0-" in done.stdout
+    assert "sweep done: 1 completed, 1 diverged, 1 not started" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

@@ -172,9 +172,11 @@ class LoggerConfig:
 class SweepConfig:
     resume: str | None
     on_invalid: str
+    on_failure: str
 
     def __post_init__(self) -> None:
         _one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
+        _one_of("sweep.on_failure", self.on_failure, ("continue", "stop"))
 
 
 @dataclass(kw_only=True)

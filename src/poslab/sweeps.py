@@ -86,7 +86,10 @@ class Sweep:
         self.refuse_if_asked()
         self.announce()
         try:
-            returned = self.launch(list(self.jobs.values()))
+            jobs = list(self.jobs.values())
+            returned = (
+                self.launch(jobs) if self.config.sweep.on_failure == "continue" else self.launch_until_failure(jobs)
+            )
         except BaseException:
             # A Ctrl-C keeps its own exit code.
             self.conclude()
@@ -136,6 +139,24 @@ class Sweep:
         own = [f"hydra.sweep.dir={place}", "resume=auto"]
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
         return list(self.launcher.launch(launched, initial_job_idx=0))
+
+    def launch_until_failure(self, jobs: Sequence[Job]) -> list[Any]:
+        """As many at a time as there are workers, and no more once one has failed or diverged.
+
+        A cluster that queues jobs itself has been given them all.
+        """
+        due = [job for job in jobs if job.state not in FINISHED]
+        workers = getattr(self.launcher, "workers", 1)
+        size = workers if isinstance(workers, int) else max(1, len(due))
+        returned = []
+        for first in range(0, len(due), size):
+            batch = due[first : first + size]
+            returned += self.launch(batch)
+            failed = [job.name for job in batch if stored_status(self.folder / job.name) in ("failed", "diverged")]
+            if failed:
+                log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
+                break
+        return returned
 
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
