@@ -14,7 +14,8 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from poslab.config import TrainConfig, flat
+from poslab.cli import pasted
+from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
 from poslab.results import Result, RunFolder
 
@@ -53,14 +54,9 @@ def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
         # from a single run, and another scheme has other options.
-        named[group] = short(options["_target_"])
+        named[group] = choice_of(options["_target_"])
         named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
     return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
-
-
-def short(target: str) -> str:
-    """The module's name of a class: one file per scheme and task, named as on the command line."""
-    return target.split(".")[-2]
 
 
 def config_text(job: TrainConfig) -> str:
@@ -118,5 +114,5 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted":
-        lines.append(f"go on:  the same command with resume=auto hydra.run.dir={shlex.quote(str(path))}")
+        lines.append(f"go on:  the same command with resume=auto {pasted('hydra.run.dir', path)}")
     return "\n".join(lines)
