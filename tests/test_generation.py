@@ -1,5 +1,6 @@
 """Reading with a cache and writing token by token: equal to reading everything again, at a flat cost per token."""
 
+import functools
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from poslab.assembly import build_model, build_task
-from poslab.config import checked
+from poslab.config import TrainConfig, checked
 from poslab.generation import generate
 from poslab.model import LanguageModel, MultiHeadSelfAttention
 from poslab.model.cache import LayerCache
@@ -20,11 +21,14 @@ every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 every_model = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
+@functools.cache
+def job_of(*overrides: str) -> TrainConfig:
+    return checked(compose(*overrides))
+
+
 def make(scheme: str, architecture: str, context: int = 24) -> LanguageModel:
     """A model whose logits lie far apart, so that no rounding decides between two tokens."""
-    job = checked(
-        compose(f"pos={scheme}", f"model={architecture}", f"model.max_context_length={context}", "task.n_symbols=12")
-    )
+    job = job_of(f"pos={scheme}", f"model={architecture}", f"model.max_context_length={context}", "task.n_symbols=12")
     model = build_model(job, build_task(job)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -88,7 +92,7 @@ def test_a_cache_that_forgets_positions_would_be_noticed(scheme: str) -> None:
 @every_scheme
 @pytest.mark.parametrize("n_heads", [1, 6])
 def test_the_bias_of_the_last_queries_is_the_end_of_the_whole_bias(scheme: str, n_heads: int) -> None:
-    job = checked(compose(f"pos={scheme}", "model.d_model=24", f"model.n_heads={n_heads}"))
+    job = job_of(f"pos={scheme}", "model.d_model=24", f"model.n_heads={n_heads}")
     positions = build_model(job, build_task(job)).positions
     for n_keys in (1, 2, 17, 150):
         whole = positions.bias(n_keys, n_keys)

@@ -84,7 +84,7 @@ def program(name: str) -> str:
     """How to call a program of this environment: by its name, or with a path where the environment is not active."""
     ours = Path(sys.executable).with_name(name)
     on_path = shutil.which(name)
-    active = not ours.exists() or (on_path is not None and Path(on_path).absolute() == ours.absolute())
+    active = not ours.exists() or (on_path is not None and Path(on_path).parent.samefile(ours.parent))
     return name if active else quoted(str(shown_path(ours)))
 
 
@@ -95,10 +95,13 @@ def tensorboard_command(folder: Path) -> str:
 
 def commands_for(path: Path) -> list[str]:
     """The commands that use what a run has learned, so that they can be pasted."""
-    python = program("python")
-    scripts = [Path(sys.argv[0]).with_name(name) for name in ("evaluate.py", "generate.py")]
-    run = quoted(f"run={path}")
-    return [f"{python} {quoted(str(shown_path(script)))} {run}" for script in scripts]
+    commands = []
+    for name in ("evaluate.py", "generate.py"):
+        # Beside the script that was started; a notebook has none.
+        script = Path(sys.argv[0]).with_name(name)
+        script = shown_path(script) if script.exists() else Path(name)
+        commands.append(f"{program('python')} {quoted(str(script))} {quoted(f'run={path}')}")
+    return commands
 
 
 def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
