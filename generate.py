@@ -73,10 +73,11 @@ def main(values: dict[str, Any]) -> None:
 
     truth = true_answer(task, prompt, n_new)
     right = int(np.sum(np.array(answer[: len(truth)]) == truth))
-    verdict = f"{right} of {len(truth)} tokens are right"
-    if right < len(truth):
-        verdict += f"; the task's answer is {' '.join(map(task.token_label, truth))}"
-    say(f"{'right ' if right == len(truth) else 'wrong '}  {verdict}\n")
+    if right == len(truth):
+        say(f"right   all {right} tokens\n")
+    else:
+        expected = " ".join(map(task.token_label, truth))
+        say(f"wrong   {right} of {len(truth)} tokens are right; the answer is {expected}\n")
     whole_answer = len(prompt) + task.answer_length(prompt) - 1
     trained = sorted({task.seq_len_at(length) for length in task.lengths})
     if right < len(truth) and whole_answer not in trained:

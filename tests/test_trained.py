@@ -160,7 +160,7 @@ def test_the_copy_is_written_and_judged(
         assert use("generate.py", tmp_path, f"run={run}", "prompt=7 3 9", *arguments) is None
         said = lines_of(capsys.readouterr().out)
         assert (said["prompt"], said["answer"]) == ("7 3 9 SEP", "7 3 9")
-        assert said["right"] == "3 of 3 tokens are right"
+        assert said["right"] == "all 3 tokens"
         assert "note" not in said
     assert use("generate.py", tmp_path, f"run={run}", "prompt=7 3 9 SEP 7") is None
     assert lines_of(capsys.readouterr().out)["answer"] == "3 9"
@@ -179,7 +179,7 @@ def test_a_wrong_answer_is_called_wrong(
     assert use("generate.py", tmp_path, f"run={run}", "prompt=4 7") is None
     said = lines_of(capsys.readouterr().out)
     right = sum(map(str.__eq__, said["answer"].split(), ("4", "7")))
-    assert said["wrong"] == f"{right} of 2 tokens are right; the task's answer is 4 7"
+    assert said["wrong"] == f"{right} of 2 tokens are right; the answer is 4 7"
     assert said["note"].endswith("T = 4 tokens, and training saw T = 6")
 
 
