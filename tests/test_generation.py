@@ -105,6 +105,16 @@ def test_the_bias_of_the_last_queries_is_the_end_of_the_whole_bias(scheme: str, 
                 torch.testing.assert_close(end[:, seen], whole[:, -n_queries:][:, seen])
 
 
+def test_a_cache_carries_no_gradient() -> None:
+    attention, cache = MultiHeadSelfAttention(8, 2, 3), LayerCache(3)
+    for _ in range(3):
+        attention(torch.randn(1, 1, 8), cache=cache).sum().backward()
+    keys, values = cache.append(torch.ones(1, 2, 0, 4), torch.ones(1, 2, 0, 4))
+    assert keys.shape[2] == 3
+    assert not keys.requires_grad
+    assert not values.requires_grad
+
+
 def test_weights_with_a_cache_are_the_last_rows() -> None:
     model = make("rope", "attention")
     attention = next(model.attention_layers())

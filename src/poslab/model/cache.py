@@ -8,7 +8,7 @@ class LayerCache:
     """Keys, as the position scheme has rotated them, and values of one attention layer, in the order of the tokens.
 
     Room for the whole context is made at the first token, so that each one after it writes its own row and copies none.
-    Batch size, device and dtype are those of the first tokens.
+    Batch size, device and dtype are those of the first tokens. It carries no gradient.
 
     Args:
         max_context_length: L, tokens that it has room for.
@@ -37,7 +37,8 @@ class LayerCache:
             self._keys, self._values = keys.new_empty(room), values.new_empty(room)
         if len(self._keys) != batch:
             raise ValueError(f"the cache was begun with a batch of {len(self._keys)}, and now there are {batch} rows")
-        self._keys[:, :, self.length : end] = keys
-        self._values[:, :, self.length : end] = values
+        # The next token writes into the same memory, which a backward pass could not follow.
+        self._keys[:, :, self.length : end] = keys.detach()
+        self._values[:, :, self.length : end] = values.detach()
         self.length = end
         return self._keys[:, :, :end], self._values[:, :, :end]
