@@ -86,7 +86,7 @@ def stored_settings(folder: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{folder / CONFIG_FILE} holds no configuration")
