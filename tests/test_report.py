@@ -184,7 +184,7 @@ def test_hparams_name_choices_as_on_the_command_line() -> None:
     assert settings["pos"] == "sinusoidal"
     assert settings["task"] == "repeat"
     assert settings["pos.options"].startswith("base=10000.0, ")
-    assert settings["task.options"] == "n_symbols=64, seq_len=12"
+    assert settings["task.options"] == "n_symbols=64, seq_len=12, min_seq_len=None"
     assert not any("_target_" in name for name in settings)
     assert choice_of("poslab.positions.learned.LearnedPositionalEmbedding") == "learned"
 
