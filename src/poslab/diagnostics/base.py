@@ -14,6 +14,7 @@ from poslab.data import Probe, TaskData
 from poslab.diagnostics.gallery import Gallery, showing
 from poslab.model import LanguageModel
 from poslab.module import CopyModule, log_scalars
+from poslab.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,14 @@ class Diagnostic(Callback):
         self._validations = 0
         self._last_look: int | None = None
         self._failed = False
+
+    def check(self, task: Task, max_context_length: int) -> None:
+        """Refuse options that do not go with the task or the model; asked before anything is trained.
+
+        Raises:
+            ValueError: names the values and the way out.
+        """
+        return
 
     @abstractmethod
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:

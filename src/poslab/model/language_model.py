@@ -2,8 +2,8 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Literal, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, overload
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, lesson_scheme
+
+Kept = TypeVar("Kept")
+
+TakesMap = Callable[[Tensor], None]
+"""Is handed the attention weights (B, H, T, T) of one layer after the other."""
 
 
 class LanguageModel(nn.Module):
@@ -57,12 +62,12 @@ class LanguageModel(nn.Module):
         return head
 
     @abstractmethod
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+    def body(self, x: Float[Tensor, "b t d"], take_map: TakesMap | None) -> Float[Tensor, "b t d"]:
         """From embeddings (B, T, D) to the head's input.
 
         Args:
             x: composed embeddings.
-            maps: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
+            take_map: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
         """
 
     @abstractmethod
@@ -96,17 +101,30 @@ class LanguageModel(nn.Module):
             return self
         longer = copy.deepcopy(self)
         longer.positions.extend(max_context_length)
-        for module in longer.modules():
-            if isinstance(module, MultiHeadSelfAttention):
-                module.extend(max_context_length)
+        for attention in longer.attention_layers():
+            attention.extend(max_context_length)
         longer.max_context_length = max_context_length
         return longer
 
-    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
-        """The attention weights (B, H, T, T) of every layer."""
-        maps: list[Tensor] = []
-        self.body(self.embeddings(ids), maps)
-        return maps
+    def attention_layers(self) -> list[MultiHeadSelfAttention]:
+        """The attention of every layer, the first one first."""
+        return [module for module in self.modules() if isinstance(module, MultiHeadSelfAttention)]
+
+    @overload
+    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]: ...
+    @overload
+    def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept]) -> list[Kept]: ...
+    def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept] | None = None) -> list[Any]:
+        """The attention weights (B, H, T, T) of every layer, in fp32.
+
+        Args:
+            ids: token ids.
+            keep: what to keep of one layer's weights, which are freed before the next layer's are made: with a long
+                context all of them together do not fit. None keeps them as they are.
+        """
+        kept: list[Any] = []
+        self.body(self.embeddings(ids), lambda weights: kept.append(weights if keep is None else keep(weights)))
+        return kept
 
 
 class TinyAttentionLM(LanguageModel):
@@ -145,11 +163,11 @@ class TinyAttentionLM(LanguageModel):
     def body_parts(self) -> Mapping[str, nn.Module]:
         return {"attention": self.attention}
 
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
-        if maps is None:
+    def body(self, x: Float[Tensor, "b t d"], take_map: TakesMap | None) -> Float[Tensor, "b t d"]:
+        if take_map is None:
             return self.attention(x, positions=self.positions)
         x, weights = self.attention(x, return_weights=True, positions=self.positions)
-        maps.append(weights)
+        take_map(weights)
         return x
 
     @overload
@@ -170,6 +188,6 @@ class TinyAttentionLM(LanguageModel):
         Raises:
             TypeError, ValueError: as the parts do, with the numbers.
         """
-        maps: list[Tensor] | None = [] if return_weights else None
-        logits = self.head(self.body(self.embeddings(ids), maps))
-        return logits if maps is None else (logits, maps[0])
+        maps: list[Tensor] = []
+        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        return (logits, maps[0]) if return_weights else logits

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.embeddings import TokenEmbedding
-from poslab.model.language_model import LanguageModel
+from poslab.model.language_model import LanguageModel, TakesMap
 from poslab.positions import PositionScheme
 
 
@@ -31,15 +31,15 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], positions: PositionScheme, maps: list[Tensor] | None = None
+        self, x: Float[Tensor, "b t d"], positions: PositionScheme, take_map: TakesMap | None = None
     ) -> Float[Tensor, "b t d"]:
-        """One block's output (B, T, D); with ``maps`` the weights (B, H, T, T) are appended to it."""
+        """One block's output (B, T, D); ``take_map`` gets the weights (B, H, T, T)."""
         normed = self.attention_norm(x)
-        if maps is None:
+        if take_map is None:
             mixed = self.attention(normed, positions=positions)
         else:
             mixed, weights = self.attention(normed, return_weights=True, positions=positions)
-            maps.append(weights)
+            take_map(weights)
         x = x + self.dropout(mixed)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
@@ -108,9 +108,9 @@ class TransformerLM(LanguageModel):
             "norm": nn.ModuleList([*norms, self.final_norm]),
         }
 
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+    def body(self, x: Float[Tensor, "b t d"], take_map: TakesMap | None) -> Float[Tensor, "b t d"]:
         for block in self._blocks():
-            x = block(x, self.positions, maps)
+            x = block(x, self.positions, take_map)
         return self.final_norm(x)
 
     def forward(
@@ -125,6 +125,6 @@ class TransformerLM(LanguageModel):
         Raises:
             TypeError, ValueError: as the parts do, with the numbers.
         """
-        maps: list[Tensor] | None = [] if return_weights else None
-        logits = self.head(self.body(self.embeddings(ids), maps))
-        return logits if maps is None else (logits, maps)
+        maps: list[Tensor] = []
+        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        return (logits, maps) if return_weights else logits
