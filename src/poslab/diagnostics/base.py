@@ -101,7 +101,9 @@ class Diagnostic(Callback):
         if trainer.sanity_checking:
             return
         self._validations += 1
-        if self._validations % self.every == 0:
+        assert isinstance(pl_module, CopyModule)
+        # The last one is due at the end of the training, at this same step: now all diagnostics look together.
+        if self._validations % self.every == 0 or trainer.global_step == pl_module.total_steps:
             self._report(trainer, pl_module)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:

@@ -65,9 +65,10 @@ def draw_roles(
             if cost:
                 lines.append(f"loss {cost[layer][head]:+.3f}")
             axes.text(head, layer, "\n".join(lines), ha="center", va="center", fontsize=7, linespacing=1.3)
-    axes.imshow(colours, aspect="auto", interpolation="nearest")
-    axes.hlines(np.arange(1, n_layers) - 0.5, -0.5, n_heads - 0.5, colors="white", linewidths=2)
-    axes.vlines(np.arange(1, n_heads) - 0.5, -0.5, n_layers - 0.5, colors="white", linewidths=2)
+    borders = [np.arange(n + 1) - 0.5 for n in (n_heads, n_layers)]
+    axes.pcolormesh(*borders, colours, edgecolors="white", linewidth=2)
+    axes.set_xlim(-0.5, n_heads - 0.5)
+    axes.set_ylim(n_layers - 0.5, -0.5)
     axes.set_frame_on(False)
     plot.xticks(range(n_heads), range(n_heads))
     plot.yticks(range(n_layers), range(n_layers))
