@@ -24,7 +24,7 @@ class HeadAblation(Diagnostic):
         ValueError: ``examples < 1``.
     """
 
-    def __init__(self, every: int = 3, examples: int = 128) -> None:
+    def __init__(self, every: int = 3, examples: int = 64) -> None:
         super().__init__(every)
         if examples < 1:
             raise ValueError(f"examples={examples} must be at least 1")
