@@ -122,6 +122,7 @@ def test_each_is_shown_on_its_own_interval_and_the_last_state_always(tmp_path: P
         "diagnostics.position_table.every=2",
         "diagnostics.neighbour_similarity.every=0",
         "~diagnostics.embedding_gradient",
+        "~diagnostics.head_roles",
     )
     events = read(folder)
     assert set(events.Tags()["images"]) == {"heads/layer_0", "positions/table"}
@@ -198,6 +199,7 @@ def test_heads_shows_the_weights_of_each_head_not_their_mean() -> None:
     model = a_model()
     (picture,) = pictures(HeadMaps(), model).values()
     weights, labels, cells, layer = picture.draw.args  # type: ignore[attr-defined]
+    assert picture.draw.keywords == {"block": 1, "on": ""}  # type: ignore[attr-defined]
     probe = a_probe()
     with torch.no_grad():
         x = model.embeddings(probe.tokens)
@@ -214,7 +216,7 @@ def test_heads_shows_the_weights_of_each_head_not_their_mean() -> None:
 def test_layers_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model()
     real = model.attention_maps(a_probe().tokens)[0].detach()
-    monkeypatch.setattr(model, "attention_maps", lambda ids: [real, real.flip(1)], raising=True)
+    monkeypatch.setattr(model, "attention_maps", lambda ids, keep: [keep(real), keep(real.flip(1))], raising=True)
     found = pictures(HeadMaps(), model)
     assert list(found) == ["heads/layer_0", "heads/layer_1"]
     assert np.array_equal(found["heads/layer_1"].draw.args[0], real.flip(1)[0].numpy())  # type: ignore[attr-defined]
@@ -231,7 +233,7 @@ def test_weights_are_made_for_looks_only(tmp_path: Path, monkeypatch: pytest.Mon
         return real(self, q, *rest)
 
     monkeypatch.setattr(MultiHeadSelfAttention, "_mix_in_the_open", watch)
-    train(tmp_path / "run", *SMALL)
+    train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
     assert made == [(1, False, False)] * 4
     assert [step for tag, step, _ in ordered if tag == "heads/layer_0"] == [0, 3, 6, 9]
 
@@ -378,7 +380,7 @@ def test_numbers_and_weights_are_the_same_with_diagnostics_on_off_or_broken(
 
     monkeypatch.setattr(HeadMaps, "look", fail)
     runs.append(train(tmp_path / "broken", *overrides, "diagnostics=[heads]"))
-    groups = ("neighbour_similarity/", "parameters/", "embedding_gradient/")
+    groups = ("neighbour_similarity/", "parameters/", "embedding_gradient/", "head_roles/", "head_ablation/")
     tables = [numbers(folder, *groups) for folder in runs]
     assert tables[0] == tables[1] == tables[2]
     assert len(tables[0]) == 7
@@ -402,7 +404,8 @@ def test_each_leaves_the_random_state_alone(
 
     monkeypatch.setattr(Diagnostic, "_report", watch)
     train(tmp_path / "run", *ONE_EPOCH, "model.dropout=0.3")
-    assert set(looks) == {"HeadMaps", "NeighbourSimilarity", "PositionTable", "Parameters", "EmbeddingGradient"}
+    assert set(looks) == {options["_target_"].rpartition(".")[2] for options in default_options().values()}
+    assert {"HeadMaps", "HeadRoles", "HeadAblation"} <= set(looks)
 
 
 # Failures
@@ -438,7 +441,7 @@ def test_a_look_that_raises_is_warned_of_once_and_the_rest_goes_on(
 def test_a_drawing_that_raises_costs_its_picture_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_background: bool
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise Fails("cannot draw")
 
     monkeypatch.setattr(heads, "draw_heads", fail)
@@ -490,11 +493,11 @@ def test_a_child_that_is_killed_costs_one_look(
 ) -> None:
     parent, real, before = os.getpid(), heads.draw_heads, children()
 
-    def die_once(*arguments: Any) -> Any:
+    def die_once(*arguments: Any, **options: Any) -> Any:
         if os.getpid() != parent and not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(heads, "draw_heads", die_once)
     folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
@@ -514,7 +517,7 @@ def test_a_child_that_hangs_is_given_up(
 ) -> None:
     before = children()
     monkeypatch.setattr(gallery_module, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(heads, "draw_heads", lambda *_: time.sleep(600))
+    monkeypatch.setattr(heads, "draw_heads", lambda *_, **__: time.sleep(600))
     started = time.monotonic()
     folder = train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
     assert time.monotonic() - started < 60
@@ -569,7 +572,7 @@ def test_no_figure_stays_open_in_a_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=False))
     train(tmp_path / "run", *ONE_EPOCH)
     gc.collect()
-    assert len(made) == 10
+    assert len(made) == 2 * len(IMAGES)
     assert [reference() for reference in made if reference() is not None] == []
     assert pyplot.get_fignums() == []
 

@@ -47,6 +47,7 @@ IMAGES = {
     "neighbour_similarity/matrix",
     "positions/table",
     "heads/layer_0",
+    "head_roles/summary",
     "embedding_gradient/vocabulary",
 }
 PARTS = ("total", "token_embedding", "position", "attention", "head")

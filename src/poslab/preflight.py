@@ -22,18 +22,10 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     if not (job.resume and RunFolder(folder).taken()):
         RunFolder(folder).check_usable()
     # torch from here on.
-    build_model(job, task)
-    check_diagnostics(job)
+    model = build_model(job, task)
+    # Not at the top: it loads matplotlib, and a typing error is answered at once.
+    from poslab.diagnostics import check_diagnostics
+
+    check_diagnostics(job.diagnostics, task, model.max_context_length)
     check_device(job)
     return job
-
-
-def check_diagnostics(job: TrainConfig) -> None:
-    """Refuse a diagnostic that cannot be built.
-
-    Raises:
-        ConfigError: an unknown option, or a class that is none.
-    """
-    from poslab.diagnostics import Gallery, build_diagnostics
-
-    build_diagnostics(job.diagnostics, Gallery())

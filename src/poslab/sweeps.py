@@ -245,7 +245,11 @@ def checked_job(composed: DictConfig) -> TrainConfig:
         ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
     """
     job = checked(composed)
-    build_model(job, build_task(job))
+    task = build_task(job)
+    model = build_model(job, task)
+    from poslab.diagnostics import check_diagnostics
+
+    check_diagnostics(job.diagnostics, task, model.max_context_length)
     if job.trainer.strategy == "ddp":
         raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
     return job

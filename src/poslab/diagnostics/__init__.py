@@ -3,10 +3,12 @@
 from typing import Any
 
 from poslab.assembly import build
+from poslab.config import ConfigError
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars, Text
 from poslab.diagnostics.gallery import Gallery
+from poslab.tasks import Task
 
-__all__ = ["Diagnostic", "Finding", "Gallery", "Picture", "Scalars", "Text", "build_diagnostics"]
+__all__ = ["Diagnostic", "Finding", "Gallery", "Picture", "Scalars", "Text", "build_diagnostics", "check_diagnostics"]
 
 
 def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> list[Diagnostic]:
@@ -15,7 +17,26 @@ def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> l
     Raises:
         ConfigError: a class that is no diagnostic, or an unknown option.
     """
-    built = [build(f"diagnostics.{name}", one, Diagnostic) for name, one in options.items()]  # type: ignore[type-abstract]
+    built = [_build(name, one) for name, one in options.items()]
     for diagnostic in built:
         diagnostic.gallery = gallery
     return [diagnostic for diagnostic in built if diagnostic.every > 0]
+
+
+def check_diagnostics(options: dict[str, dict[str, Any]], task: Task, max_context_length: int) -> None:
+    """Refuse diagnostics that cannot be built, or that do not go with the task or the model's context.
+
+    Raises:
+        ConfigError: one line that names the values and the way out.
+    """
+    for name, one in options.items():
+        try:
+            _build(name, one).check(task, max_context_length)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"diagnostics.{name}: {error}") from error
+
+
+def _build(name: str, options: dict[str, Any]) -> Diagnostic:
+    return build(f"diagnostics.{name}", options, Diagnostic)  # type: ignore[type-abstract]

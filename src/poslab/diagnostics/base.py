@@ -14,6 +14,7 @@ from poslab.data import Probe, TaskData
 from poslab.diagnostics.gallery import Gallery, showing
 from poslab.model import LanguageModel
 from poslab.module import CopyModule, log_scalars
+from poslab.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,14 @@ class Diagnostic(Callback):
         self._last_look: int | None = None
         self._failed = False
 
+    def check(self, task: Task, max_context_length: int) -> None:
+        """Refuse options that do not go with the task or the model; asked before anything is trained.
+
+        Raises:
+            ValueError: names the values and the way out.
+        """
+        return
+
     @abstractmethod
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         """What there is to see now.
@@ -92,7 +101,9 @@ class Diagnostic(Callback):
         if trainer.sanity_checking:
             return
         self._validations += 1
-        if self._validations % self.every == 0:
+        assert isinstance(pl_module, CopyModule)
+        # The last one is due at the end of the training, at this same step: now all diagnostics look together.
+        if self._validations % self.every == 0 or trainer.global_step == pl_module.total_steps:
             self._report(trainer, pl_module)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:

@@ -5,15 +5,25 @@ from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from matplotlib import colormaps
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import Plot, sparse_ticks, to_array
+from poslab.diagnostics.figures import DPI, Plot, sparse_ticks, to_array
 from poslab.model import LanguageModel
+from poslab.tasks import Task
 
+WIDTH_INCHES = 11.0
+"""Of all heads that stand side by side."""
+LEAST_PIXELS = 2
+"""A cell's width; where more tokens leave it less, cells are drawn in blocks."""
+BLOCK_PIXELS = 4
+"""A block's width: its outline must leave something of it to be seen."""
 GAP = 1.5
 """Cells of white between two heads, and above each for its name."""
 GAP_INCHES = 0.22
@@ -34,38 +44,70 @@ def cell_outlines(cells: np.ndarray) -> np.ndarray:
     return np.array(segments, dtype=float).reshape(-1, 2, 2)
 
 
-def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray, layer: int) -> Figure:
+def block_size(n_heads: int, n_tokens: int) -> int:
+    """How many tokens share a row or column of a picture of this many heads; 1 while each has a cell of its own."""
+    pixels = (WIDTH_INCHES / heads_in_a_row(n_heads) - GAP_INCHES) * DPI
+    return 1 if n_tokens * LEAST_PIXELS <= pixels else math.ceil(n_tokens * BLOCK_PIXELS / pixels)
+
+
+def heads_in_a_row(n_heads: int) -> int:
+    """As many as make the picture about square."""
+    return math.ceil(math.sqrt(n_heads))
+
+
+def largest_weights(weights: Float[torch.Tensor, "h t t"], block: int) -> Float[torch.Tensor, "h s s"]:
+    """The largest weight of every ``block`` x ``block`` cells; the last block of a row may be smaller.
+
+    The largest and not the mean: a head that copies gives one cell of a row its weight, which a mean over eight keys
+    would show as an eighth of it.
+    """
+    return weights if block == 1 else F.max_pool2d(weights, block, ceil_mode=True)
+
+
+def any_cell(cells: Bool[np.ndarray, "t t"], block: int) -> Bool[np.ndarray, "s s"]:
+    """Where any of ``block`` x ``block`` cells is marked."""
+    starts = np.arange(0, len(cells), block)
+    return np.logical_or.reduceat(np.logical_or.reduceat(cells, starts, axis=0), starts, axis=1)
+
+
+def draw_heads(
+    weights: np.ndarray, labels: list[str], answer_cells: np.ndarray, layer: int, block: int = 1, on: str = ""
+) -> Figure:
     """Every head's map (query, key) side by side on one colour scale.
 
     All heads stand in one image on one pair of axes: sixteen heads cost little more than one.
 
     Args:
-        weights: (H, T, T), rows sum to 1.
+        weights: (H, S, S), rows sum to 1; with ``block`` above 1 what `largest_weights` made of them.
         labels: T token labels, for both axes.
-        answer_cells: (T, T), the cells to outline.
+        answer_cells: (S, S), the cells to outline.
         layer: for the title.
+        block: tokens that share a row or column.
+        on: what was looked at, for the title.
     """
-    n_heads, n_tokens, _ = weights.shape
-    columns = math.ceil(math.sqrt(n_heads))
+    n_heads, n_shown, _ = weights.shape
+    # All coordinates are tokens, so that labels and outlines stand where they would without blocks.
+    n_tokens = n_shown * block
+    columns = heads_in_a_row(n_heads)
     rows = math.ceil(n_heads / columns)
-    inches_per_cell = min(0.21 if n_heads > 1 else 0.35, (11 / columns - GAP_INCHES) / n_tokens)
+    inches_per_cell = min(0.21 if n_heads > 1 else 0.35, (WIDTH_INCHES / columns - GAP_INCHES) / n_tokens)
     # Many tokens make small cells, but a name needs its height.
     gap = max(GAP, GAP_INCHES / inches_per_cell)
     pitch = n_tokens + gap
     plot = Plot(
         inches_per_cell * (columns * pitch - gap),
         inches_per_cell * rows * pitch,
-        f"Attention weights, layer {layer}; red: holds the answer, grey: masked future",
+        f"Attention weights, layer {layer}{on}; red: holds the answer, grey: masked future"
+        + (f"; a cell is the largest of {block} x {block} weights" if block > 1 else ""),
         "key (the token looked at)",
         "query (the token that looks)",
         colour_bar=True,
     )
     axes = plot.axes
     colours = colormaps["viridis"].with_extremes(bad="0.88")
-    future = ~np.tri(n_tokens, dtype=bool)
-    outline = cell_outlines(answer_cells)
-    triangle = cell_outlines(~future)
-    ticks = sparse_ticks(n_tokens, most=min(16, max(1, int(n_tokens * inches_per_cell / 0.12))))
+    future = ~np.tri(n_shown, dtype=bool)
+    outline, triangle = ((cell_outlines(cells) + 0.5) * block - 0.5 for cells in (answer_cells, ~future))
+    ticks = sparse_ticks(len(labels), most=min(16, max(1, int(n_tokens * inches_per_cell / 0.12))))
     origins = [(head % columns * pitch, head // columns * pitch) for head in range(n_heads)]
     for head, (x, y) in enumerate(origins):
         axes.imshow(
@@ -84,7 +126,7 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
             va="bottom",
             fontsize=8,
         )
-    for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", min(1.3, 20 * inches_per_cell))):
+    for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", min(1.3, 20 * inches_per_cell * block))):
         shifted = np.concatenate([segments + np.array(origin) for origin in origins])
         axes.add_collection(LineCollection(list(shifted), colors=colour, linewidths=width))
     plot.xticks(
@@ -99,11 +141,61 @@ def draw_heads(weights: np.ndarray, labels: list[str], answer_cells: np.ndarray,
 
 
 class HeadMaps(Diagnostic):
-    """Image ``heads/layer_<i>``: the map of every head on the probe sequence, layers counted from 0."""
+    """Image ``heads/layer_<i>``: the map of every head on the probe sequence, layers counted from 0.
+
+    With a prompt also ``heads/prompt/layer_<i>``, on the prompt and the answer to it that the task's oracle gives.
+
+    Args:
+        every: validations from one look to the next; 0 switches the diagnostic off.
+        prompt: token labels with spaces between.
+
+    Raises:
+        ValueError: a prompt without a token.
+    """
+
+    def __init__(self, every: int = 1, prompt: str | int | None = None) -> None:
+        super().__init__(every)
+        # A single number comes from the command line as one.
+        self.prompt = None if prompt is None else str(prompt)
+        if self.prompt is not None and not self.prompt.split():
+            raise ValueError("prompt is empty; give at least one token, or null for no prompt")
+
+    def check(self, task: Task, max_context_length: int) -> None:
+        if self.prompt is None:
+            return
+        n_tokens = len(prompted(task, self.prompt))
+        if n_tokens > max_context_length:
+            raise ValueError(
+                f"prompt '{self.prompt}' and the answer to it are {n_tokens} tokens, longer than "
+                f"max_context_length {max_context_length}; shorten it or set model.max_context_length={n_tokens}"
+            )
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
-        for layer, weights in enumerate(model.attention_maps(probe.tokens)):
-            yield Picture(
-                f"heads/layer_{layer}",
-                partial(draw_heads, to_array(weights[0]), probe.labels, probe.answer_cells, layer),
-            )
+        yield from self._maps(model, probe, "heads/layer_", "")
+        if self.prompt is not None:
+            tokens = torch.from_numpy(prompted(probe.data.task, self.prompt))[None]
+            asked = probe.data.probe_of(tokens)._replace(tokens=tokens.to(probe.tokens.device))
+            yield from self._maps(model, asked, "heads/prompt/layer_", f", on the prompt {shortened(self.prompt)}")
+
+    def _maps(self, model: LanguageModel, probe: Probe, tag: str, on: str) -> Iterable[Finding]:
+        def shown(weights: torch.Tensor) -> np.ndarray:
+            return to_array(largest_weights(weights[0], block_size(*weights.shape[1:3])))
+
+        for layer, weights in enumerate(model.attention_maps(probe.tokens, keep=shown)):
+            block = block_size(len(weights), len(probe.labels))
+            cells = any_cell(probe.answer_cells, block)
+            drawn = partial(draw_heads, weights, probe.labels, cells, layer, block=block, on=on)
+            yield Picture(f"{tag}{layer}", drawn)
+
+
+def prompted(task: Task, prompt: str) -> np.ndarray:
+    """The tokens (T,) of a prompt as the task asks it, with the oracle's answer.
+
+    Raises:
+        ValueError: a label that is no token of the task, or a prompt that it cannot answer.
+    """
+    return task.completed(task.prompt(task.encode(prompt)))
+
+
+def shortened(text: str, most: int = 30) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

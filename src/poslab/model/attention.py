@@ -24,6 +24,10 @@ def masked_softmax(
     return weights.masked_fill(~visible, 0.0)
 
 
+QUERIES_AT_ONCE = 64
+"""Rows of weights that are made together where no gradient is asked for."""
+
+
 def visible_cells(max_context_length: int) -> Bool[Tensor, "l l"]:
     """True where a query (row) may look at a key (column): at itself and what came before."""
     return torch.ones(max_context_length, max_context_length, dtype=torch.bool).tril()
@@ -160,10 +164,32 @@ class MultiHeadSelfAttention(nn.Module):
         bias: Float[Tensor, "h t t_k"] | None,
     ) -> tuple[Float[Tensor, "b h t d_head"], Float[Tensor, "b h t t_k"]]:
         """The same sum as the fused kernel, step by step, so that the weights can be seen."""
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        visible = self._visible(n_queries, n_keys)
+        if torch.is_grad_enabled() or n_queries <= QUERIES_AT_ONCE:
+            return self._mix_queries(q, k, v, bias, visible)
+        # Scores, masked scores and weights of a long context would be three arrays of (B, H, T, T) at once.
+        mixed = torch.empty_like(q)
+        weights = torch.empty(*q.shape[:-1], n_keys, device=q.device)
+        for start in range(0, n_queries, QUERIES_AT_ONCE):
+            rows = slice(start, start + QUERIES_AT_ONCE)
+            mixed[:, :, rows], weights[:, :, rows] = self._mix_queries(
+                q[:, :, rows], k, v, None if bias is None else bias[:, rows], visible[rows]
+            )
+        return mixed, weights
+
+    def _mix_queries(
+        self,
+        q: Float[Tensor, "b h t_q d_head"],
+        k: Float[Tensor, "b h t_k d_head"],
+        v: Float[Tensor, "b h t_k d_head"],
+        bias: Float[Tensor, "h t_q t_k"] | None,
+        visible: Bool[Tensor, "t_q t_k"],
+    ) -> tuple[Float[Tensor, "b h t_q d_head"], Float[Tensor, "b h t_q t_k"]]:
         scores = (q @ k.transpose(-2, -1)).float() / self.d_head**0.5
         if bias is not None:
             scores = scores + bias
-        weights = masked_softmax(scores, self._visible(*scores.shape[-2:]))
+        weights = masked_softmax(scores, visible)
         kept = F.dropout(weights, self.dropout, self.training) if self.dropout else weights
         return kept.to(v.dtype) @ v, weights
 

@@ -2,8 +2,8 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Float, Int64
@@ -13,6 +13,11 @@ from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, lesson_scheme
+
+Kept = TypeVar("Kept")
+
+TakesMap = Callable[[Tensor], None]
+"""Is handed the attention weights (B, H, T, T) of one layer after the other."""
 
 
 class LanguageModel(nn.Module):
@@ -60,13 +65,13 @@ class LanguageModel(nn.Module):
 
     @abstractmethod
     def body(
-        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
     ) -> Float[Tensor, "b t d"]:
         """From embeddings (B, T, D) to the head's input.
 
         Args:
             x: composed embeddings.
-            maps: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
+            take_map: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
             cache: what each layer has read before ``x``, and takes ``x`` in; None: nothing.
         """
 
@@ -101,14 +106,14 @@ class LanguageModel(nn.Module):
             return self
         longer = copy.deepcopy(self)
         longer.positions.extend(max_context_length)
-        for layer in longer.attention_layers():
-            layer.extend(max_context_length)
+        for attention in longer.attention_layers():
+            attention.extend(max_context_length)
         longer.max_context_length = max_context_length
         return longer
 
-    def attention_layers(self) -> Iterator[MultiHeadSelfAttention]:
-        """The attention layers, the first one first."""
-        return (module for module in self.modules() if isinstance(module, MultiHeadSelfAttention))
+    def attention_layers(self) -> list[MultiHeadSelfAttention]:
+        """The attention of every layer, the first one first."""
+        return [module for module in self.modules() if isinstance(module, MultiHeadSelfAttention)]
 
     def new_cache(self) -> list[LayerCache]:
         """An empty cache for `read`: one part a layer, with room for the whole context."""
@@ -139,11 +144,21 @@ class LanguageModel(nn.Module):
             )
         return self.head(self.body(self.embeddings(ids, start), None, cache))
 
-    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
-        """The attention weights (B, H, T, T) of every layer."""
-        maps: list[Tensor] = []
-        self.body(self.embeddings(ids), maps)
-        return maps
+    @overload
+    def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]: ...
+    @overload
+    def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept]) -> list[Kept]: ...
+    def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept] | None = None) -> list[Any]:
+        """The attention weights (B, H, T, T) of every layer, in fp32.
+
+        Args:
+            ids: token ids.
+            keep: what to keep of one layer's weights, which are freed before the next layer's are made: with a long
+                context all of them together do not fit. None keeps them as they are.
+        """
+        kept: list[Any] = []
+        self.body(self.embeddings(ids), lambda weights: kept.append(weights if keep is None else keep(weights)))
+        return kept
 
 
 class TinyAttentionLM(LanguageModel):
@@ -183,12 +198,12 @@ class TinyAttentionLM(LanguageModel):
         return {"attention": self.attention}
 
     def body(
-        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
     ) -> Float[Tensor, "b t d"]:
-        if maps is None:
+        if take_map is None:
             return self.attention(x, positions=self.positions, cache=cache[0] if cache else None)
         x, weights = self.attention(x, return_weights=True, positions=self.positions)
-        maps.append(weights)
+        take_map(weights)
         return x
 
     @overload
@@ -209,6 +224,6 @@ class TinyAttentionLM(LanguageModel):
         Raises:
             TypeError, ValueError: as the parts do, with the numbers.
         """
-        maps: list[Tensor] | None = [] if return_weights else None
-        logits = self.head(self.body(self.embeddings(ids), maps))
-        return logits if maps is None else (logits, maps[0])
+        maps: list[Tensor] = []
+        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        return (logits, maps[0]) if return_weights else logits

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import TokenEmbedding
-from poslab.model.language_model import LanguageModel
+from poslab.model.language_model import LanguageModel, TakesMap
 from poslab.positions import PositionScheme
 
 
@@ -35,16 +35,16 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "b t d"],
         positions: PositionScheme,
-        maps: list[Tensor] | None = None,
+        take_map: TakesMap | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """One block's output (B, T, D); with ``maps`` the weights (B, H, T, T) are appended to it."""
+        """One block's output (B, T, D); ``take_map`` gets the weights (B, H, T, T)."""
         normed = self.attention_norm(x)
-        if maps is None:
+        if take_map is None:
             mixed = self.attention(normed, positions=positions, cache=cache)
         else:
             mixed, weights = self.attention(normed, return_weights=True, positions=positions)
-            maps.append(weights)
+            take_map(weights)
         x = x + self.dropout(mixed)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
@@ -114,10 +114,10 @@ class TransformerLM(LanguageModel):
         }
 
     def body(
-        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
     ) -> Float[Tensor, "b t d"]:
         for layer, block in enumerate(self._blocks()):
-            x = block(x, self.positions, maps, cache[layer] if cache else None)
+            x = block(x, self.positions, take_map, cache[layer] if cache else None)
         return self.final_norm(x)
 
     def forward(
@@ -132,6 +132,6 @@ class TransformerLM(LanguageModel):
         Raises:
             TypeError, ValueError: as the parts do, with the numbers.
         """
-        maps: list[Tensor] | None = [] if return_weights else None
-        logits = self.head(self.body(self.embeddings(ids), maps))
-        return logits if maps is None else (logits, maps)
+        maps: list[Tensor] = []
+        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        return (logits, maps) if return_weights else logits

@@ -103,6 +103,16 @@ class Task(ABC):
         """How many tokens answer a prompt; 0 for one that holds its answer already."""
         return len(prompt)
 
+    def completed(self, prompt: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " t"]:
+        """The prompt and the oracle's answer to it without its last token (T,), as a row of a batch has it."""
+        tokens = prompt
+        for _ in range(self.answer_length(prompt) - 1):
+            following = self.deduce(tokens)[-1]
+            if following == IGNORED:
+                break
+            tokens = np.append(tokens, following)
+        return tokens
+
     def encode(self, text: str) -> Int64[np.ndarray, " n"]:
         """Token ids from labels with spaces between, the way `token_label` writes them.
 

@@ -42,7 +42,8 @@ class RepeatTask(Task):
         return str(token)
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        return np.tri(len(tokens), dtype=bool)
+        # In a row of this task all tokens are equal; in a prompt they may not be.
+        return np.tri(len(tokens), dtype=bool) & (tokens[:, None] == tokens)
 
     def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
         return np.array([tokens[: query + 1][-1] for query in range(len(tokens))])

@@ -1,0 +1,140 @@
+"""What each head does: previous token, first token, itself, everything alike, or the token to be copied."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import lightning
+import numpy as np
+import torch
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from poslab.data import Probe
+from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
+from poslab.diagnostics.figures import Plot
+from poslab.diagnostics.head_ablation import HeadAblation
+from poslab.heads import ROLES, RoleSums, mean_roles, role_sums
+from poslab.model import LanguageModel
+
+WEAK = 0.5
+"""A head whose strongest role is below this has none."""
+TIE = 0.05
+"""Two roles that are this near to each other are both played."""
+MIXED = "mixed"
+COLOURS = dict(zip(ROLES, ("#4e79a7", "#f28e2b", "#b07aa1", "#9c755f", "#59a14f"), strict=True)) | {MIXED: "#bab0ac"}
+CELLS_AT_ONCE = 2**20
+"""Weights of one head that are looked at together: many short sequences, or one long one."""
+
+
+def strongest_role(roles: Mapping[str, float]) -> tuple[str, float]:
+    """The name and value of a head's strongest role; ``mixed`` when it is below `WEAK` or another is within `TIE`."""
+    (name, value), (_, second) = sorted(roles.items(), key=lambda item: item[1], reverse=True)[:2]
+    return (MIXED if value < WEAK or value - second <= TIE else name), value
+
+
+def draw_roles(
+    roles: Sequence[Sequence[Mapping[str, float]]],
+    n_sequences: int,
+    step: int,
+    costs: Mapping[int, Sequence[Sequence[float]]],
+) -> Figure:
+    """A grid of layers and heads, each coloured by its strongest role, the stronger the deeper.
+
+    Args:
+        roles: by layer and head.
+        n_sequences: that the roles are means over.
+        step: updates so far.
+        costs: what the loss rises by without a head, by step, layer and head; shown where it is of this step.
+    """
+    n_layers, n_heads = len(roles), len(roles[0])
+    cost = costs.get(step)
+    title = f"Each head's strongest role, mean over {n_sequences} sequences"
+    title += "; how the loss changes without it" if cost else ""
+    plot = Plot(0.92 * n_heads, 0.62 * n_layers, title, "head", "layer")
+    axes = plot.axes
+    colours = np.ones((n_layers, n_heads, 3))
+    for layer, of_layer in enumerate(roles):
+        for head, values in enumerate(of_layer):
+            name, value = strongest_role(values)
+            strength = 0.25 + 0.55 * value
+            colours[layer, head] = 1 - strength * (1 - np.array(to_rgb(COLOURS[name])))
+            lines = [name.replace("_", " "), f"{value:.2f}"]
+            if name == MIXED:
+                lines[1] += " " + max(values, key=values.__getitem__).removesuffix("_token")
+            if cost:
+                lines.append(f"loss {cost[layer][head]:+.3f}")
+            axes.text(head, layer, "\n".join(lines), ha="center", va="center", fontsize=7, linespacing=1.3)
+    borders = [np.arange(n + 1) - 0.5 for n in (n_heads, n_layers)]
+    axes.pcolormesh(*borders, colours, edgecolors="white", linewidth=2)
+    axes.set_xlim(-0.5, n_heads - 0.5)
+    axes.set_ylim(n_layers - 0.5, -0.5)
+    axes.set_frame_on(False)
+    plot.xticks(range(n_heads), range(n_heads))
+    plot.yticks(range(n_layers), range(n_layers))
+    return plot.figure
+
+
+class HeadRoles(Diagnostic):
+    """Scalars ``head_roles/layer_<i>/head_<j>/<role>`` and image ``head_roles/summary``, layers counted from 0.
+
+    The means are over the first sequences of the longest length in the validation set. The summary also shows what the
+    loss rises by without a head at the steps that `HeadAblation` looks at, if it is chosen too.
+
+    Args:
+        every: validations from one look to the next; 0 switches the diagnostic off.
+        sequences: at most this many.
+
+    Raises:
+        ValueError: ``sequences < 1``.
+    """
+
+    def __init__(self, every: int = 1, sequences: int = 16) -> None:
+        super().__init__(every)
+        if sequences < 1:
+            raise ValueError(f"sequences={sequences} must be at least 1")
+        self.sequences = sequences
+        self._costs: Mapping[int, list[list[float]]] = {}
+        self._batches: list[Tensor] = []
+
+    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, HeadAblation):
+                # Its own mapping and not a copy: whichever of the two looks first, the picture is drawn after both.
+                self._costs = callback.costs
+
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
+        batches = self._batches or self._choose(probe)
+        layers: list[list[RoleSums]] = [[] for _ in model.attention_layers()]
+        for tokens in batches:
+            # Made again at each look: kept, they would take as much room as the weights of a long context.
+            cells = torch.from_numpy(np.stack([probe.data.task.answer_cells(row.numpy()) for row in tokens]))
+            of_batch = partial(role_sums, answer_cells=cells)
+            found = model.attention_maps(tokens.to(probe.tokens.device), keep=of_batch)
+            for layer, sums in zip(layers, found, strict=True):
+                layer.append(sums)
+        means = [mean_roles(layer) for layer in layers]
+        roles = [
+            [
+                {role: float(of_role[head]) for role, of_role in of_layer.items()}
+                for head in range(len(of_layer["self"]))
+            ]
+            for of_layer in means
+        ]
+        yield Scalars(
+            {
+                f"head_roles/layer_{layer}/head_{head}/{role}": value
+                for layer, of_layer in enumerate(roles)
+                for head, values in enumerate(of_layer)
+                for role, value in values.items()
+            }
+        )
+        n_sequences = sum(map(len, batches))
+        yield Picture("head_roles/summary", partial(draw_roles, roles, n_sequences, self._last_look or 0, self._costs))
+
+    def _choose(self, probe: Probe) -> list[Tensor]:
+        """The sequences, in batches that a long context leaves room for."""
+        n_tokens = probe.tokens.shape[1]
+        rows = torch.cat([batch.tokens for batch in probe.data.validation.batches if batch.tokens.shape[1] == n_tokens])
+        self._batches = list(rows[: self.sequences].split(max(1, CELLS_AT_ONCE // n_tokens**2)))
+        return self._batches
