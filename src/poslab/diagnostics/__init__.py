@@ -3,10 +3,10 @@
 from typing import Any
 
 from poslab.assembly import build
-from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars, Text
+from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
 from poslab.diagnostics.gallery import Gallery
 
-__all__ = ["Diagnostic", "Finding", "Gallery", "Picture", "Scalars", "Text", "build_diagnostics"]
+__all__ = ["Diagnostic", "Finding", "Gallery", "OutOfReach", "Picture", "Scalars", "Text", "build_diagnostics"]
 
 
 def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> list[Diagnostic]:
@@ -18,4 +18,4 @@ def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> l
     built = [build(f"diagnostics.{name}", one, Diagnostic) for name, one in options.items()]  # type: ignore[type-abstract]
     for diagnostic in built:
         diagnostic.gallery = gallery
-    return [diagnostic for diagnostic in built if diagnostic.every > 0]
+    return [diagnostic for diagnostic in built if diagnostic.every != 0]
