@@ -244,13 +244,12 @@ def sweep_folder(config: DictConfig) -> Path:
 
 
 def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:
-    """The keys that have more than one value in the grid."""
-    values: dict[str, set[str]] = {}
+    """The keys that have more than one value in the grid, or that some of its jobs leave as they are."""
+    values: dict[str, list[str]] = {}
     for overrides in grid:
-        for override in overrides:
-            key, _, value = override.partition("=")
-            values.setdefault(key, set()).add(value)
-    return {key for key, found in values.items() if len(found) > 1}
+        for key, value in dict(override.partition("=")[::2] for override in overrides).items():
+            values.setdefault(key, []).append(value)
+    return {key for key, found in values.items() if len(set(found)) > 1 or len(found) < len(grid)}
 
 
 def job_label(overrides: Sequence[str], varying: set[str]) -> str:
