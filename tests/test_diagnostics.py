@@ -402,7 +402,7 @@ def test_each_leaves_the_random_state_alone(
 
     monkeypatch.setattr(Diagnostic, "_report", watch)
     train(tmp_path / "run", *ONE_EPOCH, "model.dropout=0.3")
-    assert set(looks) == {"HeadMaps", "NeighbourSimilarity", "PositionTable", "Parameters", "EmbeddingGradient"}
+    assert set(looks) == {one["_target_"].rpartition(".")[2] for one in default_options().values()}
 
 
 # Failures

@@ -201,7 +201,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_still_looked_at(
         ("lengths=30", r"lengths=30 must be a list of whole numbers"),
         ("lengths=[3,x]", r"lengths=\[3, 'x'\] must be a list of whole numbers"),
         ("n_examples=0", r"n_examples=0 must be at least 1"),
-        ("every=-1", r"every=-1 must be at least 1, null to look at the end only"),
+        ("every=-1", r"every=-1 must be at least 1, or 0 to switch it off, or null for the end only"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: str, message: str) -> None:

@@ -212,10 +212,10 @@ def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str,
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def batches_by_length(module: CopyModule, task: Task) -> dict[int, int]:
+def batches_by_length(module: CopyModule, task: Task) -> dict[str, int]:
     """What the run was trained on, without the lengths that it never met."""
     met = {length: module.batches_by_seq_len[task.seq_len_at(length)] for length in task.lengths}
-    return {length: batches for length, batches in met.items() if batches}
+    return {str(length): batches for length, batches in met.items() if batches}
 
 
 def out_of_reach(trainer: lightning.Trainer) -> dict[str, str]:

@@ -50,7 +50,7 @@ class Result:
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
-    batches_by_length: Mapping[int, int] = field(default_factory=dict)
+    batches_by_length: Mapping[str, int] = field(default_factory=dict)
     out_of_reach: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()
     seed: int

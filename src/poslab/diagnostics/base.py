@@ -66,7 +66,7 @@ class Diagnostic(Callback):
     def __init__(self, every: int | None = 1) -> None:
         super().__init__()
         if every is not None and every < 0:
-            raise ValueError(f"every={every} must be at least 1, null to look at the end only, or 0 to switch it off")
+            raise ValueError(f"every={every} must be at least 1, or 0 to switch it off, or null for the end only")
         self.every = every
         self.out_of_reach: dict[str, str] = {}
         self.gallery = Gallery(in_background=False)
