@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help train test test-slow check bench clean
+.PHONY: help train test test-slow check claims bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make test     set up, run the tests"
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
 	@echo "make check    format, lint and types"
+	@echo "make claims   run the experiments that hold published claims to account; hours"
 	@echo "make bench    compare speed with a bare PyTorch script"
 
 $(VENV)/bin/python:
@@ -41,6 +42,16 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Each goes on where it was stopped; a sweep with a job that failed is judged by the others.
+CLAIMS ?= $(notdir $(basename $(wildcard conf/experiment/claims/*.yaml)))
+claims: $(VENV)/.installed-dev
+	@for name in $(CLAIMS); do \
+	  place=outputs/claims/$$name; \
+	  again=$$(test -f $$place/sweep.json && echo sweep.resume=$$place); \
+	  $(BIN)/python train.py -m experiment=claims/$$name hydra/launcher=joblib hydra.sweep.dir=$$place $$again || echo "$$name: see above"; \
+	done
+	$(BIN)/python -m poslab.claims $(addprefix outputs/claims/,$(CLAIMS)) --output outputs/claims/claims.md
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/default_run.py

@@ -477,7 +477,14 @@ def test_a_figures_folder_that_cannot_be_made_costs_files_not_the_run(
     assert status(folder) == "completed"
 
 
+@pytest.fixture
+def drawn_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where this process has one core only."""
+    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=True))
+
+
 @needs_fork
+@pytest.mark.usefixtures("drawn_by_a_child")
 def test_a_child_that_is_killed_costs_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -501,6 +508,7 @@ def test_a_child_that_is_killed_costs_one_look(
 
 
 @needs_fork
+@pytest.mark.usefixtures("drawn_by_a_child")
 def test_a_child_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -517,10 +525,9 @@ def test_a_child_that_hangs_is_given_up(
 
 
 @needs_fork
-def test_background_and_in_place_leave_the_same_run(
-    finished_runs: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    back = finished_runs(*ONE_EPOCH)
+def test_background_and_in_place_leave_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=True))
+    back = train(tmp_path / "back", *ONE_EPOCH)
     monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=False))
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     place = train(tmp_path / "place", *ONE_EPOCH)
@@ -535,6 +542,7 @@ def test_background_and_in_place_leave_the_same_run(
 
 
 @needs_fork
+@pytest.mark.usefixtures("drawn_by_a_child")
 def test_no_process_is_left_by_a_run_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise Fails("training")

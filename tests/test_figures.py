@@ -390,7 +390,6 @@ def test_png_is_what_the_canvas_shows_and_the_same_every_time() -> None:
 def test_a_figure_is_freed_once_it_is_a_png() -> None:
     figure = draw_table(np.ones((2, 2), dtype=np.float32))
     to_png(figure)
-    assert figure.axes == []
     left = weakref.ref(figure)
     del figure
     gc.collect()

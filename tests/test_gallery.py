@@ -132,11 +132,21 @@ def test_background_and_in_place_give_the_same_bytes(tmp_path: Path) -> None:
 
 @needs_fork
 def test_drawing_really_happens_in_another_process(tmp_path: Path) -> None:
-    assert Gallery().in_background
     stage = Stage(tmp_path, in_background=True)
     stage.look(0, pid=lambda: message_figure(str((tmp_path / "pid").write_text(str(os.getpid())))))
     stage.end()
     assert int((tmp_path / "pid").read_text()) != os.getpid()
+
+
+@needs_fork
+@pytest.mark.parametrize(("threads", "in_background"), [(1, False), (2, True)])
+def test_a_child_draws_only_where_there_is_a_core_for_it(
+    threads: int, in_background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery_module, "allowed_threads", lambda: threads)
+    assert Gallery().in_background is in_background
+    monkeypatch.setattr(gallery_module, "CAN_FORK", False)
+    assert not Gallery().in_background
 
 
 @both_ways

@@ -1,4 +1,4 @@
-"""Jobs that are listed one by one, combined with what is typed."""
+"""Which jobs a grid consists of, and what their folders are called."""
 
 import json
 from pathlib import Path
@@ -7,43 +7,56 @@ import pytest
 from conftest import CONF, start
 
 from poslab.config import ConfigError
-from poslab.grid import combined
-from poslab.sweeps import job_label, varying_keys
+from poslab.sweeps import job_label, varying_keys, with_jobs
 
-LISTED = [["pos=alibi"], ["pos=hard_alibi", "model.n_heads=8"], ["pos=learned"], ["pos=learned", "pos.base=3"]]
+JOBS = ["pos=alibi", "pos=hard_alibi model.n_heads=8", "pos=learned +pos.train_offset=random"]
 
 
-def test_every_job_goes_with_every_combination() -> None:
-    assert combined(LISTED[:2], [["seed=0"], ["seed=1"]]) == [
+def test_without_listed_jobs_the_grid_stays_as_it_is():
+    assert with_jobs([("seed=0",), ("seed=1",)], []) == [["seed=0"], ["seed=1"]]
+
+
+def test_each_listed_job_meets_each_combination():
+    grid = with_jobs([["seed=0"], ["seed=1"]], JOBS)
+    assert len(grid) == 6
+    assert grid[1] == ["seed=0", "pos=hard_alibi", "model.n_heads=8"]
+    assert grid[5] == ["seed=1", "pos=learned", "+pos.train_offset=random"]
+
+
+def test_what_is_typed_selects_among_the_listed_jobs():
+    assert with_jobs([["pos=alibi", "seed=0"], ["pos=learned", "seed=0"]], JOBS) == [
         ["pos=alibi", "seed=0"],
-        ["pos=alibi", "seed=1"],
-        ["pos=hard_alibi", "model.n_heads=8", "seed=0"],
-        ["pos=hard_alibi", "model.n_heads=8", "seed=1"],
+        ["pos=learned", "seed=0", "+pos.train_offset=random"],
     ]
 
 
-def test_what_is_typed_for_a_key_of_the_jobs_chooses_among_them() -> None:
-    assert combined(LISTED, [["pos=learned"], ["pos=alibi"]]) == [
-        ["pos=alibi"],
-        ["pos=learned"],
-        ["pos=learned", "pos.base=3"],
-    ]
-    assert combined(LISTED, [["model.n_heads=2"]]) == [
-        ["pos=alibi", "model.n_heads=2"],
-        ["pos=learned", "model.n_heads=2"],
-        ["pos=learned", "pos.base=3", "model.n_heads=2"],
+def test_what_is_typed_holds_for_jobs_that_do_not_name_it():
+    assert with_jobs([["model.n_heads=8"]], JOBS)[0] == ["model.n_heads=8", "pos=alibi"]
+    assert with_jobs([["model.n_heads=4"]], JOBS) == [
+        ["model.n_heads=4", "pos=alibi"],
+        ["model.n_heads=4", "pos=learned", "+pos.train_offset=random"],
     ]
 
 
-def test_a_choice_that_no_job_makes_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"goes with pos=rope; they are: pos=alibi; pos=hard_alibi model\.n_heads=8;"):
-        combined(LISTED, [["pos=rope"]])
+def test_a_value_that_no_listed_job_has_is_refused_with_the_jobs():
+    with pytest.raises(ConfigError, match=r"none of the jobs .* has pos=rope; there are: pos=alibi; pos=hard_alibi"):
+        with_jobs([["seed=0", "pos=rope"]], JOBS)
 
 
-def test_a_setting_of_some_of_the_jobs_is_part_of_their_names() -> None:
-    keys = varying_keys(LISTED)
-    assert keys == {"pos", "model.n_heads", "pos.base"}
-    assert [job_label(job, keys) for job in LISTED] == ["alibi", "hard_alibi-n_heads8", "learned", "learned-base3"]
+def test_a_value_with_spaces_is_quoted_as_in_a_shell():
+    assert with_jobs([[]], ["pos=alibi 'model.token_file=my rows.npy'"]) == [
+        ["pos=alibi", "model.token_file=my rows.npy"]
+    ]
+
+
+def test_a_key_that_only_some_jobs_have_tells_their_folders_apart():
+    grid = with_jobs([["seed=0"]], JOBS)
+    varying = varying_keys(grid)
+    assert [job_label(overrides, varying) for overrides in grid] == [
+        "alibi",
+        "hard_alibi-n_heads8",
+        "learned-random",
+    ]
 
 
 @pytest.mark.slow
@@ -59,8 +72,8 @@ def test_an_experiment_with_listed_jobs_runs_them_and_typed_values_count(tmp_pat
         path.parent.name.rpartition("-")[0]: json.loads(path.read_text()) for path in tmp_path.glob("s/*/result.json")
     }
     assert set(found) == {
-        f"{name}-seed{seed}"
-        for name in ("hard_alibi-n_heads8-n_windows4", "learned", "learned-random")
+        name.replace("SEED", f"seed{seed}")
+        for name in ("hard_alibi-SEED-n_heads8-n_windows4", "learned-SEED", "learned-SEED-random")
         for seed in (3, 4)
     }
     assert {result["status"] for result in found.values()} == {"completed"}

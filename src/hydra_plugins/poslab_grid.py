@@ -1,7 +1,5 @@
 """Hydra's door to poslab's sweeps: ``hydra/sweeper=grid``. Hydra looks for sweepers in this package only."""
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +10,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 @dataclass
 class GridSweeperConf:
-    """Of an experiment: ``params`` are combined, each of ``jobs`` is one set of overrides with spaces between."""
-
     _target_: str = "hydra_plugins.poslab_grid.GridSweeper"
     max_batch_size: int | None = None
     params: dict[str, str] | None = None
@@ -24,21 +20,20 @@ ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweepe
 
 
 class GridSweeper(BasicSweeper):
-    """Every combination of the values given, checked before the first job starts; see `poslab.sweeps`."""
+    """Every combination of the values given, checked before the first job starts; see `poslab.sweeps`.
+
+    ``jobs`` lists settings that belong together (``pos=hard_alibi model.n_heads=8``); each is combined with the grid.
+    """
 
     def __init__(
-        self,
-        max_batch_size: int | None,
-        params: dict[str, str] | None = None,
-        jobs: Sequence[str] | None = None,
+        self, max_batch_size: int | None, params: dict[str, str] | None = None, jobs: list[str] | None = None
     ) -> None:
         super().__init__(max_batch_size, params)
-        self.jobs = jobs
+        self.jobs = list(jobs or [])
 
     def sweep(self, arguments: list[str]) -> Any:
         # Hydra imports this module at every start, --help included.
-        from poslab.grid import combined
-        from poslab.sweeps import Sweep
+        from poslab.sweeps import Sweep, with_jobs
 
         assert self.config is not None
         assert self.launcher is not None
@@ -49,8 +44,5 @@ class GridSweeper(BasicSweeper):
         keys = {override.key_or_group for override in typed}
         # What is typed counts, not what the experiment would take without it.
         planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
-        grid = self.split_arguments([*planned, *typed], None)[0]
-        if self.jobs:
-            listed = [self.split_arguments(parser.parse_overrides(shlex.split(job)), None)[0] for job in self.jobs]
-            grid = combined([job for jobs in listed for job in jobs], grid)
+        grid = with_jobs(self.split_arguments([*planned, *typed], None)[0], self.jobs)
         return Sweep(self.config, self.launcher, loader).run_grid(grid)

@@ -8,7 +8,7 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,39 @@ class LoggerConfig:
 
 
 @dataclass(kw_only=True)
+class ClaimConfig:
+    """What somebody has said the results of a sweep are, in a form that can be held against them.
+
+    Attributes:
+        claim: in words.
+        source: who says so.
+        where: the jobs it is about, as their settings are typed (``pos=alibi model.n_layers=2``); empty: all jobs.
+        metric: a name in ``result.json``; the claim is about its mean over those jobs.
+        above, below: what the mean has to be; at least one of these two or ``than`` is needed.
+        than: other jobs, written like ``where``; the mean has to be above the mean of each group of them that
+            differs in more than the seed.
+        by: by at least this much.
+    """
+
+    claim: str
+    source: str
+    metric: str
+    where: str = ""
+    above: float | None = None
+    below: float | None = None
+    than: str | None = None
+    by: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.above is None and self.below is None and self.than is None:
+            raise ConfigError(f"sweep.claims: '{self.claim}' expects nothing; give above, below or than")
+
+
+@dataclass(kw_only=True)
 class SweepConfig:
     resume: str | None
     on_invalid: str
+    claims: list[ClaimConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))

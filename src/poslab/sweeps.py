@@ -7,6 +7,7 @@ folder only, so all launchers leave the same.
 import json
 import logging
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.assembly import build_model, build_task
+from poslab.claims import CLAIMS_FILE
 from poslab.cli import explain, main_config_dir
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.preflight import check_device
@@ -117,6 +119,9 @@ class Sweep:
     def write_plan(self) -> None:
         """Record what this sweep is; from here on its folder is there."""
         write_atomically(self.folder / INVALID_FILE, as_json([invalid_entry(job) for job in self.invalid]))
+        claims = OmegaConf.to_container(self.config.sweep.claims)
+        if claims:
+            write_atomically(self.folder / CLAIMS_FILE, as_json(claims))
         write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
 
     def launch(self, jobs: Sequence[Job]) -> list[Any]:
@@ -243,11 +248,43 @@ def sweep_folder(config: DictConfig) -> Path:
     return Path(wanted)
 
 
+def with_jobs(grid: Sequence[Sequence[str]], jobs: Sequence[str]) -> list[list[str]]:
+    """Every combination of a grid with every one of some listed jobs; the grid alone where none are listed.
+
+    A key that a job and the grid both have selects: the combination is left out unless the values agree.
+
+    Args:
+        grid: overrides of each combination.
+        jobs: overrides that belong together, with spaces between, quoted as in a shell.
+
+    Raises:
+        ConfigError: nothing is left.
+    """
+    if not jobs:
+        return [list(overrides) for overrides in grid]
+    listed = [_by_key(shlex.split(job)) for job in jobs]
+    combined = [
+        [*overrides, *(override for key, override in job.items() if key not in ours)]
+        for overrides, ours in ((overrides, _by_key(overrides)) for overrides in grid)
+        for job in listed
+        if all(ours.get(key, override) == override for key, override in job.items())
+    ]
+    if not combined:
+        typed = " ".join(override for key, override in _by_key(grid[0]).items() if any(key in job for job in listed))
+        raise ConfigError(f"none of the jobs in hydra.sweeper.jobs has {typed}; there are: {'; '.join(jobs)}")
+    return combined
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
+    return {override.lstrip("+").partition("=")[0]: override for override in overrides}
+
+
 def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:
-    """The keys that have more than one value in the grid, or that some of its jobs leave as they are."""
+    """The keys that have more than one value in the grid, or that only some of the combinations have."""
     values: dict[str, list[str]] = {}
     for overrides in grid:
-        for key, value in dict(override.partition("=")[::2] for override in overrides).items():
+        for override in overrides:
+            key, _, value = override.partition("=")
             values.setdefault(key, []).append(value)
     return {key for key, found in values.items() if len(set(found)) > 1 or len(found) < len(grid)}
 

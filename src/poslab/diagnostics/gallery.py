@@ -1,8 +1,8 @@
 """Draws pictures beside the training and hands them to the dashboard and to the run's ``figures/``.
 
 A figure takes matplotlib longer to draw than the default model takes for fifty steps. So where the system can fork, the
-pictures of one look are drawn by a forked child on another core; elsewhere they are drawn in place. Either way each is
-drawn once and shared by TensorBoard and the PNG file.
+pictures of one look are drawn by a forked child on another core; elsewhere, and where there is no other core to use,
+they are drawn in place. Either way each is drawn once and shared by TensorBoard and the PNG file.
 """
 
 import logging
@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from poslab.diagnostics.figures import to_png
 from poslab.results import RunFolder, write_atomically
+from poslab.threads import allowed_threads
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +77,12 @@ class Gallery(Callback):
     """Collects orders from the diagnostics that ran before it and sees that they are drawn and shown.
 
     Args:
-        in_background: draw in a forked child where the system can; False draws in place.
+        in_background: draw in a forked child; False draws in place; None: in a child where the system can fork and this
+            process may use more than one core (a fork costs as much as a few pictures).
     """
 
-    def __init__(self, in_background: bool = CAN_FORK) -> None:
-        self.in_background = in_background
+    def __init__(self, in_background: bool | None = None) -> None:
+        self.in_background = CAN_FORK and allowed_threads() > 1 if in_background is None else in_background
         self._orders: list[Order] = []
         self._child: Child | None = None
         self._warned: set[str] = set()

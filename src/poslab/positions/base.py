@@ -64,7 +64,7 @@ class PositionScheme(nn.Module):
         """
         if self.max_context_length is not None and max_context_length > self.max_context_length:
             raise ValueError(
-                f"{type(self).__name__} ends at position {self.max_context_length} and cannot place "
+                f"{type(self).__name__} has {self.max_context_length} positions and cannot place "
                 f"{max_context_length} tokens; build it with max_context_length {max_context_length} or more"
             )
 

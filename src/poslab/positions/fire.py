@@ -42,7 +42,8 @@ class FIRE(PositionScheme):
         behind = distances(n_queries, n_keys, self.c.device).clamp(min=0).float()
         queries = torch.arange(n_keys - n_queries, n_keys, device=self.c.device, dtype=torch.float32)
         reach = torch.maximum(queries, (self.threshold_factor * self.initial_threshold).abs())
-        relative = self._psi(behind) / self._psi(reach)[:, None]
+        # The clamp is for c or a threshold of exactly 0, where the first query would be 0 / 0.
+        relative = self._psi(behind) / self._psi(reach).clamp(min=1e-6)[:, None]
         first = self.network[0]
         assert isinstance(first, nn.Linear)
         return self.network(relative[..., None].to(first.weight.dtype)).permute(2, 0, 1)

@@ -23,8 +23,6 @@ class RotaryPositions(PositionScheme):
         ValueError: odd ``d_head``, or ``base <= 1``.
     """
 
-    frequencies: Float[Tensor, " pairs"]
-
     def __init__(self, d_head: int, base: float = 10000.0) -> None:
         super().__init__()
         if d_head < 2 or d_head % 2:
@@ -36,13 +34,13 @@ class RotaryPositions(PositionScheme):
             raise ValueError(f"base {base} must be above 1 (10000 in the paper)")
         self.d_head = d_head
         self.base = base
-        frequencies = base ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
-        self.register_buffer("frequencies", frequencies.to(torch.float32), persistent=False)
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
         """Queries or keys (B, H, T, d_head) turned by their positions ``start .. start + T - 1``; fp32 inside."""
         positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
-        angles = torch.outer(positions, self.frequencies.float())
+        # Not a buffer: a cast of the module to bf16 would leave frequencies of three digits, and far positions astray.
+        pairs = torch.arange(0, self.d_head, 2, device=x.device, dtype=torch.float32)
+        angles = torch.outer(positions, self.base ** (-pairs / self.d_head))
         cos, sin = angles.cos(), angles.sin()
         even, odd = x[..., 0::2].float(), x[..., 1::2].float()
         turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)

@@ -1,7 +1,5 @@
 """T5's relative positions: a learned number for each bucket of distances and each head."""
 
-import math
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -9,8 +7,8 @@ from torch import Tensor, nn
 from poslab.positions.base import PositionScheme, distances
 
 
-def t5_bucket(distance: Int64[Tensor, "*shape"], n_buckets: int, max_distance: int) -> Int64[Tensor, "*shape"]:
-    """The bucket of a distance ``i - j >= 0``: the first half one distance each, the rest on a logarithmic scale.
+def t5_bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
+    """The smallest distance ``i - j`` of each bucket: half of them one distance each, the rest on a logarithmic scale.
 
     With 32 buckets up to 128, buckets 16 to 31 begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99
     and 113.
@@ -18,9 +16,17 @@ def t5_bucket(distance: Int64[Tensor, "*shape"], n_buckets: int, max_distance: i
     Source: Raffel et al. 2019 (1910.10683) and its code, the causal (one-sided) variant.
     """
     n_exact = n_buckets // 2
-    scale = (n_buckets - n_exact) / math.log(max_distance / n_exact)
-    logarithmic = n_exact + (torch.log(distance.clamp(min=1).double() / n_exact) * scale).floor().long()
-    return torch.where(distance < n_exact, distance.clamp(min=0), logarithmic.clamp(max=n_buckets - 1))
+    n_logarithmic = n_buckets - n_exact
+    starts = list(range(n_exact))
+    distance = n_exact
+    for step in range(n_logarithmic):
+        # From just below n_exact * (max_distance / n_exact)^(step / n_logarithmic) up, compared in whole numbers: in
+        # floating point a border that is a whole number, as 128 of (32, 256) is, can come out a hair above it.
+        distance = max(distance, int(n_exact * (max_distance / n_exact) ** (step / n_logarithmic)) - 1)
+        while distance**n_logarithmic < max_distance**step * n_exact ** (n_logarithmic - step):
+            distance += 1
+        starts.append(distance)
+    return starts
 
 
 class T5Bias(PositionScheme):
@@ -41,6 +47,8 @@ class T5Bias(PositionScheme):
         ValueError: ``n_heads < 1``, an odd or too small ``n_buckets``, or ``max_distance`` not above half of it.
     """
 
+    starts: Int64[Tensor, " buckets"]
+
     def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, init_std: float = 0.02) -> None:
         super().__init__()
         if n_heads < 1 or n_buckets < 2 or n_buckets % 2 or max_distance <= n_buckets // 2:
@@ -51,11 +59,12 @@ class T5Bias(PositionScheme):
         self.n_buckets = n_buckets
         self.max_distance = max_distance
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads).normal_(std=init_std))
+        self.register_buffer("starts", torch.tensor(t5_bucket_starts(n_buckets, max_distance)), persistent=False)
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
         """Bias (H, T_q, T_k) for the last ``n_queries`` of ``n_keys`` positions."""
         # By distance first: there are n_keys of them, and n_queries * n_keys cells.
         by_distance = torch.arange(n_keys, device=self.weight.device)
-        values = self.weight[t5_bucket(by_distance, self.n_buckets, self.max_distance)]
+        values = self.weight[torch.bucketize(by_distance, self.starts, right=True) - 1]
         behind = distances(n_queries, n_keys, self.weight.device).clamp(min=0)
         return values[behind].permute(2, 0, 1)

@@ -1,9 +1,13 @@
-"""What tasks of the form ``source SEP answer`` share: separators, an optional start and end, and which tokens count."""
+"""What tasks of the form ``source SEP answer`` share: separators, an optional start and end, and which tokens count.
+
+A task of this form says three things: how sources are drawn, which places of a source its answer is read from, and, for
+the oracle, the rule once more for one symbol at a time.
+"""
 
 from abc import abstractmethod
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from poslab.tasks.base import IGNORED, Batch, Task, check_at_least
 
@@ -54,8 +58,19 @@ class Transduction(Task):
         """Sources whose answers have ``length`` tokens."""
 
     @abstractmethod
+    def places(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
+        """Where in its source each symbol of the answer stands, counted from the source's first token."""
+
+    @abstractmethod
+    def deduce_symbol(self, source: list[int], written: int) -> int | None:
+        """The oracle's rule: the symbol of the answer that comes after the first ``written``; None after the last.
+
+        It must not use `places`, which it is there to check.
+        """
+
     def answers(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
         """The answer to each source."""
+        return np.take_along_axis(sources, self.places(sources), axis=1)
 
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         sources = self.sources(rng, batch_size, length)
@@ -78,8 +93,30 @@ class Transduction(Task):
         return names.get(token, str(token))
 
     def separator_index(self, tokens: Int64[np.ndarray, " t"]) -> int:
-        """Where the separator stands in one sequence."""
-        return int(np.flatnonzero(tokens == self.separator)[0])
+        """Where the separator stands in one sequence; T as long as there is none."""
+        found = np.flatnonzero(tokens == self.separator)
+        return int(found[0]) if len(found) else len(tokens)
+
+    def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
+        cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
+        separator = self.separator_index(tokens)
+        places = self.places(tokens[None, self.source_start : separator])[0]
+        # The EOS stands nowhere, and of a row that is not finished yet only the queries so far have a cell.
+        for written, place in enumerate(places[: len(tokens) - separator]):
+            cells[separator + written, self.source_start + place] = True
+        return cells
+
+    def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
+        targets = np.full(len(tokens), IGNORED)
+        separator = self.separator_index(tokens)
+        source = tokens[self.source_start : separator].tolist()
+        for query in range(separator, len(tokens)):
+            symbol = self.deduce_symbol(source, query - separator)
+            if symbol is None:
+                symbol = self.eos
+            if symbol is not None:
+                targets[query] = symbol
+        return targets
 
     def prompt(self, symbols: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " t"]:
         """``[BOS] symbols SEP``; tokens around the symbols that are there already are not added again."""
