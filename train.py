@@ -26,4 +26,5 @@ def main(config: DictConfig) -> Any:
 
 if __name__ == "__main__":
     with cli.one_line_errors(CONFIG_DIR):
+        cli.require_preflight()
         main()

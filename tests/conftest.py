@@ -20,7 +20,14 @@ CONF = ROOT / "conf"
 
 
 # Whole sweeps in child processes, and a browser: make test-slow.
-SLOW = {"test_search.py", "test_launchers.py", "test_launcher_ray.py", "test_sweeps.py", "test_comparison_browser.py"}
+SLOW = {
+    "test_search.py",
+    "test_launchers.py",
+    "test_launcher_ray.py",
+    "test_sweeps.py",
+    "test_sweep_resume.py",
+    "test_comparison_browser.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,19 +4,24 @@ import contextlib
 import logging
 import os
 import runpy
+import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import CONF, ROOT, compose, start
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from poslab import cli
-from poslab.config import ConfigError
+from poslab.config import ConfigError, checked
 from poslab.preflight import preflight
-from poslab.results import DivergedError
+from poslab.report import final_report
+from poslab.results import DivergedError, Result, RunFolder
 
 
 def typed(folder: Path, *arguments: str) -> Any:
@@ -162,6 +167,11 @@ def test_cfg_job_shows_the_configuration_with_the_overrides(tmp_path: Path, caps
         (["~model.d_model"], ["model.d_model"]),
         (["model.d_model=???"], ["model.d_model"]),
         (["model.d_model"], ["model.d_model", "missing EQUAL"]),
+        (["~pos"], ["no value for pos", "key=value", "--help"]),
+        (["~task"], ["no value for task", "key=value", "--help"]),
+        (["pos=null"], ["pos=null chooses nothing", "none, rope, sinusoidal"]),
+        (["-m", "diagnostics=none,null"], ["diagnostics=null chooses nothing", "heads", "position_table"]),
+        (["diagnostics=[heads,foo]"], ["diagnostics=foo", "heads", "position_table"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -203,6 +213,23 @@ def test_a_refusal_that_needs_torch_leaves_nothing_either(arguments: list[str], 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ["", "defaults: [schema, _self_]\n"], ids=["handmade", "old"])
+def test_a_configuration_that_says_nothing_of_hydra_is_checked_too(content: str, tmp_path: Path):
+    """Without the callback in it, Hydra would make a folder and the run would fail in there."""
+    settings = yaml.safe_dump(asdict(checked(compose())), sort_keys=False)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own.yaml").write_text(content + settings, encoding="utf-8")
+    said = typed(tmp_path, "--config-dir", "own", "--config-name", "own", "model.n_heads=5")
+    assert str(said).startswith("error: model.d_model=32 cannot be split into model.n_heads=5")
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_resume_where_there_is_nothing_to_go_on_with_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    quick = ("trainer.max_steps=2", "diagnostics=none", "logger=none", "hydra.run.dir=run")
+    assert typed(tmp_path, *quick, "resume=auto") is None
+    assert "resume=auto found no checkpoint there: the run starts at step 0" in capsys.readouterr().out
+
+
 def no_device(patch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU."""
     import torch
@@ -237,6 +264,38 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
     assert "Traceback" not in capsys.readouterr().out
     assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text()
+
+
+AWKWARD = [
+    "plain",
+    "with space",
+    "it's",
+    "a=b,c",
+    "back\\slash",
+    "trailing\\",
+    "q\\'uote",
+    'dou"ble',
+    "$HOME `x`!",
+    "~x",
+]
+
+
+@pytest.mark.parametrize("value", AWKWARD)
+def test_a_value_survives_the_override_grammar_and_the_shell(value: str):
+    parser = OverridesParser.create()
+    assert str(parser.parse_override(f"key={cli.quoted(value)}").value()) == value
+    (word,) = shlex.split(cli.pasted("hydra.run.dir", Path(value)))
+    assert str(parser.parse_override(word).value()) == value
+
+
+def test_the_command_to_go_on_can_be_pasted_where_the_path_has_an_equals_sign(tmp_path: Path):
+    folder = tmp_path / "epoch=1,step=2 it's"
+    result = Result(status="interrupted", seed=0)
+    (line,) = [line for line in final_report(result, RunFolder(folder), False).splitlines() if "go on" in line]
+    *_, resume, where = shlex.split(line)
+    parser = OverridesParser.create()
+    assert parser.parse_override(resume).value() == "auto"
+    assert parser.parse_override(where).value() == str(folder)
 
 
 def test_preflight_passes_the_default_job(tmp_path: Path):

@@ -9,13 +9,15 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_comparison_sweeps import png, write_job
 
 from poslab.comparison import ComparisonError, write_comparison
 from poslab.comparison.__main__ import main
 from poslab.comparison.gallery import MOST_BYTES, MOST_JOBS
-from poslab.comparison.numbers import factor, number, p_value, percent
+from poslab.comparison.numbers import factor, number, p_value, percent, share_interval
+from poslab.comparison.statistics import mean_interval
 
 FILES = {
     "comparison.csv",
@@ -341,10 +343,23 @@ def test_five_hundred_jobs_in_time_and_memory_without_torch(tmp_path: Path) -> N
     assert (tmp_path / "comparison.html").stat().st_size < 8_000_000
 
 
+def test_a_mean_share_is_inside_its_own_interval() -> None:
+    # Rounded down, the mean of these would be 99.9 % and both ends 100.0.
+    assert share_interval(mean_interval([0.99967, 0.99966, 0.99968])) == "99.97 % [99.96, 99.97]"
+    assert share_interval(mean_interval([1.0, 0.998, 1.0])) == "99.9 % [99.6, 100.0]"
+    assert share_interval(mean_interval([0.5, 0.5])) == "50.0 %"
+    draw = np.random.default_rng(0)
+    for _ in range(500):
+        shares = 1 - draw.random(3) * 10.0 ** -draw.integers(0, 6)
+        mean, low, high = (float(part) for part in re.findall(r"[\d.]+", share_interval(mean_interval(list(shares)))))
+        assert low <= mean <= high
+
+
 def test_numbers_are_never_rounded_to_more_than_they_are() -> None:
-    assert percent(0.99999) == "99.9 %"
-    assert percent(1.0) == "100.0 %"
-    assert percent(0.29) == "29.0 %"
+    shares = (0.0, 1e-9, 0.0004, 0.29, 0.9996, 0.9999999, 1.0)
+    assert [percent(share) for share in shares] == [
+        "0.0 %", "0.0000 %", "0.04 %", "29.0 %", "99.96 %", "99.9999 %", "100.0 %",
+    ]  # fmt: skip
     assert [factor(value) for value in (1.04, 1.94, 12.4, 2634.0)] == ["1.04x", "1.9x", "12x", "2,600x"]
     assert [number(value) for value in (0.0, 0.00131, 0.000131, 3.14159, 8833.0)] == [
         "0", "0.00131", "1.3e-4", "3.14", "8,833",

@@ -193,7 +193,7 @@ def test_curves_of_all_jobs_by_setting_hidden_and_shown_by_a_click(opened: webdr
     for name in (*histories, *finals):
         Select(opened.find_element(By.ID, "curve")).select_by_visible_text(name)
         assert lines() == (18 if name in histories else 15), name
-    for name in ("exact match", "steps to 99 % exact match"):
+    for name in ("exact match", "first step at 99 % exact match"):
         Select(opened.find_element(By.ID, "result")).select_by_visible_text(name)
         assert len(opened.find_elements(By.CSS_SELECTOR, "#parameters .dot")) == 15
 

@@ -381,18 +381,6 @@ def test_jobs_that_fit_on_no_node_are_refused(monkeypatch: pytest.MonkeyPatch):
 # GPUs of this machine.
 
 
-@pytest.mark.parametrize(("named", "wanted"), [("0,2", ["0", "2"]), ("", []), ("GPU-3f,GPU-8a", ["GPU-3f", "GPU-8a"])])
-def test_the_gpus_of_this_process(named: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert launchers.visible_devices() == wanted
-
-
-def test_the_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
-    assert launchers.visible_devices() == ["0", "1", "2"]
-
-
 @needs("joblib")
 def test_gpus_are_shared_out_among_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     class Look(launchers.Call):  # made here so that it travels by value
@@ -418,6 +406,71 @@ def test_gpus_are_shared_out_among_the_workers(monkeypatch: pytest.MonkeyPatch, 
     workers = {process: device for process, device, _, _ in seen}
     assert sorted(workers.values()) == ["5", "7"]
     assert {(threads, ignored) for _, _, threads, ignored in seen} == {("1", True)}
+
+
+@needs("submitit_local")
+def test_a_job_gets_the_gpu_that_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Handed out in turn, the third job would join the first, which is still going, and the second's GPU stay idle."""
+
+    class Handle:
+        over = False
+
+        def done(self) -> bool:
+            return self.over
+
+    class Executor:
+        def submit(self, call: Any) -> Handle:
+            given.append(call.device)
+            return Handle()
+
+    given: list[str] = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    pool = launchers.SubmititPool("local", n_jobs=2)
+    pool.prepare(4, tmp_path)
+    pool.executor = Executor()
+    call, *others = (object.__new__(launchers.queue.SubmititCall) for _ in range(4))
+    first, second = pool.start([call, others[0]])
+    second.over = True
+    assert pool.ended([first, second]) == [second]
+    (third,) = pool.start([others[1]])
+    third.over = True
+    assert pool.ended([first, third]) == [third]
+    pool.start([others[2]])
+    assert given == ["5", "7", "7", "7"]
+
+
+# The sweep's own process sees a GPU, the processes of its jobs do not.
+HIDDEN = """
+import sys
+if any(one.endswith("train.py") for one in sys.orig_argv):
+    import importlib.util
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name != "torch.accelerator":
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (execute(module), setattr(module, "is_available", lambda: True))
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.process
+@needs("joblib")
+def test_a_gpu_that_only_the_sweep_sees_is_one_line_in_each_job_s_folder(tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    hidden = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    ended = start("-m", "seed=1,2", *QUICK, "trainer=gpu", "hydra/launcher=joblib", cwd=tmp_path, **hidden)
+    assert ended.returncode == 1
+    jobs = results(tmp_path).values()
+    assert [job["status"] for job in jobs] == ["failed"] * 2, ended.stdout + ended.stderr
+    assert all("trainer.accelerator=gpu, but torch sees no GPU on this machine" in job["error"] for job in jobs)
+    assert "sweep done: 2 failed" in ended.stdout
 
 
 # The part that all pools share.

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from conftest import compose
 
-from poslab.config import TrainConfig, checked
-from poslab.report import config_text, final_report, flat, hparams, short
+from poslab.config import TrainConfig, checked, choice_of, flat
+from poslab.report import config_text, final_report, hparams
 from poslab.results import Result, RunFolder
 
 METRICS = {
@@ -184,9 +184,9 @@ def test_hparams_name_choices_as_on_the_command_line() -> None:
     assert settings["pos"] == "sinusoidal"
     assert settings["task"] == "repeat"
     assert settings["pos.options"].startswith("base=10000.0, ")
-    assert settings["task.options"] == "n_symbols=64, seq_len=12"
+    assert settings["task.options"] == "n_symbols=64, seq_len=12, min_seq_len=None"
     assert not any("_target_" in name for name in settings)
-    assert short("poslab.positions.learned.LearnedPositionalEmbedding") == "learned"
+    assert choice_of("poslab.positions.learned.LearnedPositionalEmbedding") == "learned"
 
 
 def test_hparams_are_the_same_columns_for_every_scheme_and_task() -> None:

@@ -89,10 +89,21 @@ def test_the_whole_configuration_is_kept(made: Typed):
 
 def test_the_result_says_how_it_ended(made: Typed):
     found = read_json(made.folder / "result.json")
-    assert found.keys() >= {"status", "error", "metrics", "parameters", "overrides", "seed", "wall_seconds", "versions"}
+    assert found.keys() >= {
+        "status",
+        "error",
+        "metrics",
+        "parameters",
+        "overrides",
+        "seed",
+        "wall_seconds",
+        "device",
+        "versions",
+    }
     assert (found["status"], found["error"]) == ("completed", None)
     assert (found["seed"], found["overrides"]) == (12, made.typed)
     assert 0 < found["wall_seconds"] < 120
+    assert found["device"] == ("cpu" if not torch.cuda.is_available() else f"{torch.cuda.get_device_name(0)} (GPU 0)")
     assert found["versions"].keys() >= {"python", "torch", "lightning", "poslab"}
     assert found["versions"]["torch"] == torch.__version__
     assert all(isinstance(value, float) and math.isfinite(value) for value in found["metrics"].values())

@@ -1,5 +1,6 @@
 """Going on with a stopped run: the same numbers as if nothing had happened, or a refusal that says why."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_at(folder, 25, monkeypatch, *SHORT, "resume=auto")
     train(folder, *SHORT, "resume=auto")
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT)
+    result = stored_result(folder)
+    assert 0 < result["wall_seconds"] < 500
+    (folder / "result.json").write_text(json.dumps(result | {"wall_seconds": 1000.0}))
+    seen = []
+    with monkeypatch.context() as patch:
+        # What a process that is killed in its second part leaves.
+        patch.setattr("poslab.experiment.announce", lambda *arguments: seen.append(stored_result(folder)))
+        stopped_at(folder, 5, monkeypatch, *SHORT, "resume=auto")
+    assert [(each["status"], each["wall_seconds"]) for each in seen] == [("interrupted", 1000.0)]
+    train(folder, *SHORT, "resume=auto")
+    assert stored_status(folder) == "completed"
+    assert 1000 < stored_result(folder)["wall_seconds"] < 1500
 
 
 def test_a_truncated_checkpoint_is_passed_over(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, start
 
-from poslab.sweeps import job_label, quoted, varying_keys
+from poslab.sweeps import job_label, varying_keys
 
 QUICK = ("trainer.max_steps=10", "data.val_examples=16", "diagnostics=none")
 pytestmark = pytest.mark.process
@@ -53,8 +53,20 @@ def test_impossible_combinations_are_listed_and_have_no_folder(
     assert len(invalid) == 4
     assert all("model.n_heads=5" in entry["overrides"] for entry in invalid)
     assert all("d_model=32 cannot be split into model.n_heads=5" in entry["reason"] for entry in invalid)
-    assert done.stdout.count("invalid and skipped") == 4
+    # One reason, one line, however many combinations share it.
+    assert done.stdout.count("invalid and skipped") == 1
+    assert "invalid and skipped: 4 jobs: model.d_model=32 cannot be split into model.n_heads=5" in done.stdout
     assert done.stdout.index("invalid and skipped") < done.stdout.index("run    ")
+
+
+def test_a_job_says_what_was_typed_for_it_and_nothing_else(
+    mixed: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    cwd, done = mixed
+    lines = [line.removeprefix("typed  ") for line in done.stdout.splitlines() if line.startswith("typed  ")]
+    assert sorted(lines) == sorted(" ".join(job["overrides"]) for job in jobs_of(only_sweep(cwd)).values())
+    assert f"pos=none model.n_heads=4 optimizer.lr=0.005 {' '.join(QUICK)}" in lines
+    assert not re.search(r"resume=|hydra\.|#\d+ :|Launching", done.stdout)
 
 
 def test_folders_are_short_portable_and_named_by_what_differs(
@@ -99,6 +111,15 @@ def test_on_invalid_fail_ends_before_the_first_job(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: 1 of 2 combinations cannot be run: model.n_heads=5")
     assert not list(tmp_path.glob("outputs/sweeps/*/*/config.yaml"))
+
+
+def test_on_failure_stop_starts_no_further_job(tmp_path: Path) -> None:
+    grid = ("-m", "optimizer.lr=0.005,1e9,0.01", *QUICK, "logger=none", "sweep.on_failure=stop")
+    done = start(*grid, cwd=tmp_path)
+    assert done.returncode == 1
+    assert sorted(result["status"] for result in jobs_of(only_sweep(tmp_path)).values()) == ["completed", "diverged"]
+    assert "sweep.on_failure=stop: no further jobs after lr1000000000.0-" in done.stdout
+    assert "sweep done: 1 completed, 1 diverged, 1 not started" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -192,11 +213,3 @@ def test_labels_have_portable_characters_only() -> None:
     overrides = ["+a.b=[1, 2]", "model.token_file='C:\\x=y, z'", "seed=3"]
     label = job_label(overrides, varying={override.partition("=")[0] for override in overrides})
     assert re.fullmatch(r"[A-Za-z0-9._-]+", label)
-
-
-@pytest.mark.parametrize("value", ["plain", "with space", "it's", "a=b,c", "back\\slash", "trailing\\", "q\\'uote"])
-def test_quoting_survives_the_override_grammar(value: str) -> None:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_override(f"key={quoted(value)}").value()
-    assert str(parsed) == value

@@ -6,13 +6,16 @@ Nothing here imports torch until a configuration has passed the checks that need
 import logging
 import os
 import re
+import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra.conf import HydraConf
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
 from hydra.experimental.callback import Callback
@@ -63,6 +66,12 @@ def one_line_errors(config_dir: Path) -> Iterator[None]:
         sys.exit(130)
 
 
+def require_preflight() -> None:
+    """Have every job checked before Hydra makes a folder, also one whose configuration says nothing of Hydra itself."""
+    callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
+    ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
+
+
 @contextmanager
 def job_errors(config_dir: Path) -> Iterator[None]:
     """The same for an error inside a single job, before Hydra adds a line of its own; a sweep gets it raised."""
@@ -77,9 +86,32 @@ def job_errors(config_dir: Path) -> Iterator[None]:
 def folder_and_overrides() -> tuple[Path, list[str]]:
     """Where Hydra wants the job of this process to write, and what was typed to make it different."""
     hydra = HydraConfig.get()
-    # How the job is started again is not what makes it different.
-    own = [override for override in hydra.overrides.task if not override.lstrip("+").startswith(("resume=", "sweep."))]
-    return Path(hydra.runtime.output_dir), own
+    return Path(hydra.runtime.output_dir), job_overrides(hydra.overrides.task)
+
+
+def job_overrides(overrides: Sequence[str]) -> list[str]:
+    """Those that make a job different: not how it is started again, nor what Hydra does with it."""
+    return [one for one in overrides if not one.lstrip("+~").startswith(("resume=", "sweep.", "hydra.", "hydra/"))]
+
+
+def quoted(value: str) -> str:
+    """A value that Hydra's override grammar reads back as it is."""
+    # A backslash is itself, except before a quote: there, and before the closing one, it has to be doubled.
+    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", value)
+    escaped = doubled.replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def pasted(key: str, value: Path) -> str:
+    """``key=value`` as it can be pasted behind a command, whatever is in the path.
+
+    In double quotes where it needs any and they do: single ones are none in Windows' cmd.
+    """
+    text = f"{key}={value}"
+    if re.fullmatch(r"[A-Za-z0-9._/=-]*", text) and text.count("=") == 1:
+        return text
+    text = f"{key}={quoted(str(value))}"
+    return shlex.quote(text) if re.search(r'["$`!\\]', text) else f'"{text}"'
 
 
 def in_sweep() -> bool:
@@ -96,6 +128,8 @@ class Preflight(Callback):
         try:
             from poslab.preflight import preflight
 
+            # First: the folder's name is made from the configuration.
+            schema.checked(config)
             preflight(config, Path(config.hydra.run.dir))
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
@@ -118,7 +152,9 @@ def main_config_dir(config: DictConfig) -> Path:
 def explain(error: BaseException, config_dir: Path) -> str:
     """One line for an error: what was wrong, which values, what to do."""
     if isinstance(error, MissingConfigException):
-        return _explain_choice(str(error))
+        return _explain_choice(str(error), config_dir)
+    if "Config group override must be a string or a list" in str(error):
+        return _explain_null_choice(config_dir)
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         return _explain_hydra(error, config_dir)
     line = " ".join(str(error).split())
@@ -127,19 +163,34 @@ def explain(error: BaseException, config_dir: Path) -> str:
     return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
 
 
-def _explain_choice(text: str) -> str:
+def _explain_choice(text: str, config_dir: Path) -> str:
     """Hydra's "Could not find" with its tab-indented list, as one line with the nearest name."""
     wanted = re.search(r"Could not (?:find|load) '([^']+)'|Cannot find primary config '([^']+)'", text)
     offered = text.partition("Available options in")[2].partition("Config search path")[0]
-    options = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
+    listed = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
     if not wanted:
         return " ".join(text.split())
     group, _, choice = (wanted.group(1) or wanted.group(2)).rpartition("/")
     if not group:
-        return f"unknown configuration '{choice}'{schema.did_you_mean(choice, options)}"
+        return f"unknown configuration '{choice}'{schema.did_you_mean(choice, listed)}"
+    # Hydra lists them for a choice, not for one of a list of choices.
+    options = listed or _choices(group, config_dir)
     near = schema.nearest(choice, options)
     hint = f"; did you mean '{near}'?" if near else ""
     return f"unknown choice {group}={choice}{hint}; choices: {', '.join(options)}"
+
+
+def _explain_null_choice(config_dir: Path) -> str:
+    """Hydra does not say which group was given ``null``; what was typed does."""
+    for typed in sys.argv[1:]:
+        group, _, values = typed.lstrip("+").partition("=")
+        if "null" in values.split(",") and (choices := _choices(group, config_dir)):
+            return f"{group}=null chooses nothing; choices: {', '.join(choices)}"
+    return "a group of choices was given null; see python train.py --help"
+
+
+def _choices(group: str, config_dir: Path) -> list[str]:
+    return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
 
 
 def _explain_hydra(error: BaseException, config_dir: Path) -> str:

@@ -201,10 +201,12 @@ class ClaimConfig:
 class SweepConfig:
     resume: str | None
     on_invalid: str
+    on_failure: str = "continue"
     claims: list[ClaimConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
+        _one_of("sweep.on_failure", self.on_failure, ("continue", "stop"))
 
 
 @dataclass(kw_only=True)
@@ -267,6 +269,11 @@ def _of_another(name: str, options: Any) -> bool:
     return isinstance(options, Mapping) and "_target_" not in options and (DIAGNOSTICS / f"{name}.py").exists()
 
 
+def choice_of(target: str) -> str:
+    """What is typed for a class, ``pos=sinusoidal``: its module's name, for there is one file per scheme and task."""
+    return str(target).split(".")[-2:][0]
+
+
 def check_target(key: str, target: Any) -> None:
     """Refuse a ``_target_`` outside this package: a configuration must not be able to run arbitrary code."""
     if not (isinstance(target, str) and target.startswith(f"{PACKAGE}.")):
@@ -284,7 +291,9 @@ def checked(config: DictConfig) -> TrainConfig:
     typed = OmegaConf.merge(OmegaConf.structured(TrainConfig), job)
     missing = sorted(OmegaConf.missing_keys(typed))
     if missing:
-        raise ConfigError(f"no value for {', '.join(missing)}; give one as key=value")
+        raise ConfigError(
+            f"no value for {', '.join(missing)}; give one as key=value (python train.py --help lists them)"
+        )
     result = OmegaConf.to_object(typed)
     assert isinstance(result, TrainConfig)
     return result
@@ -298,9 +307,7 @@ def _unique() -> str:
 
 def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any) -> str:
     """A short, portable, unique folder name: what a person looks for first, then when."""
-    # The module's name, not the class's: one file per scheme and task, named as on the command line.
-    short = [str(target).split(".")[-2:][0] for target in (task, pos)]
-    return f"{short[0]}-{short[1]}-d{d_model}-h{n_heads}-s{seed}_{_unique()}"
+    return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}_{_unique()}"
 
 
 def register() -> None:

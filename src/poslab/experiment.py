@@ -20,6 +20,7 @@ from poslab.assembly import build_model, build_task
 from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
+from poslab.devices import check_device, device_name
 from poslab.diagnostics import Diagnostic, Gallery, build_diagnostics
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
@@ -76,9 +77,12 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     model: LanguageModel | None = None
     module: CopyModule | None = None
     trainer: lightning.Trainer | None = None
+    device: str | None = None
     status: Status = "failed"
     error: BaseException | None = None
     try:
+        # Here too: a worker may see other devices than the process that checked the job.
+        check_device(job)
         task = build_task(job)
         torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
         torch.manual_seed(job.seed)
@@ -86,7 +90,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
         data = TaskData(task, job.data, job.seed, model.vocab_size)
         trainer = build_trainer(job, folder, table, board)
-        announce(job, folder, start)
+        device = device_name(trainer.strategy.root_device)
+        announce(job, folder, start, overrides if brief else None)
         if board is not None and start.checkpoint is None:
             board.log_markdown("config", config_text(job), 0)
         trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
@@ -117,7 +122,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 out_of_reach={} if trainer is None else out_of_reach(trainer),
                 overrides=overrides,
                 seed=job.seed,
-                wall_seconds=round(time.perf_counter() - started, 3),
+                wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
+                device=device,
             )
             finish(job, folder, table, board, result)
             report = brief_report if brief else final_report
@@ -186,14 +192,19 @@ def wants_progress_bar(setting: str) -> bool:
     return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
 
 
-def announce(job: TrainConfig, folder: RunFolder, start: Start) -> None:
-    """The first lines of a run: what it is and where it goes."""
+def announce(job: TrainConfig, folder: RunFolder, start: Start, typed: Sequence[str] | None = None) -> None:
+    """The first lines of a run: what it is and where it goes; for one of many, what was typed to get it."""
     if is_second_rank():
         return
     log.info("run    %s", shown_path(folder.path))
+    if typed:
+        log.info("typed  %s", " ".join(typed))
     log.info("seed   %d, threads %d of %d", job.seed, torch.get_num_threads(), available_cores())
     if start.checkpoint is not None:
         log.info("resume from %s, step %d", start.checkpoint.name, start.step)
+    elif job.resume and typed is None:
+        # A sweep gives every job this setting; a person who gives it expects to go on.
+        log.info("resume=auto found no checkpoint there: the run starts at step 0")
 
 
 def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str, float]:

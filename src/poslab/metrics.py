@@ -1,11 +1,12 @@
 """Pure functions from tensors to the numbers that are reported."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from poslab.tasks.base import IGNORED
 
@@ -47,6 +48,14 @@ def score(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Scor
         rows_counted.sum(),
         ((right | ~counted).all(-1) & rows_counted).sum(),
     )
+
+
+def score_all(model: nn.Module, batches: Iterable[tuple[Int64[Tensor, "_ _"], Int64[Tensor, "_ _"]]]) -> Score:
+    """Score a model on batches of tokens and targets, without gradient, on the model's device."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        scores = [score(model(tokens.to(device)), targets.to(device)) for tokens, targets in batches]
+    return Score(*(torch.stack(parts).sum() for parts in zip(*scores, strict=True)))
 
 
 def neighbour_cosine_matrix(table: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:

@@ -5,7 +5,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, TrainConfig, checked
+from poslab.config import TrainConfig, checked
+from poslab.devices import check_device
 from poslab.results import RunFolder
 
 
@@ -25,20 +26,6 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     check_diagnostics(job)
     check_device(job)
     return job
-
-
-def check_device(job: TrainConfig) -> None:
-    """Refuse an accelerator that is not there.
-
-    Raises:
-        ConfigError: ``trainer=gpu`` without a visible device.
-    """
-    import torch
-
-    if job.trainer.accelerator == "gpu" and not torch.accelerator.is_available():
-        raise ConfigError(
-            "trainer.accelerator=gpu, but torch sees no GPU on this machine; use trainer=auto or trainer=cpu"
-        )
 
 
 def check_diagnostics(job: TrainConfig) -> None:

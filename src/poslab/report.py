@@ -2,8 +2,10 @@
 
 import io
 import logging
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,8 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from poslab.config import TrainConfig, flat
+from poslab.cli import pasted
+from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
 from poslab.results import Result, RunFolder, by_length
 
@@ -53,14 +56,9 @@ def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
         # from a single run, and another scheme has other options.
-        named[group] = short(options["_target_"])
+        named[group] = choice_of(options["_target_"])
         named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
     return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
-
-
-def short(target: str) -> str:
-    """The module's name of a class: one file per scheme and task, named as on the command line."""
-    return target.split(".")[-2]
 
 
 def config_text(job: TrainConfig) -> str:
@@ -73,12 +71,33 @@ def shown_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+def quoted(word: str) -> str:
+    """A word as this system's shell takes it: single quotes are none in Windows' cmd."""
+    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)
+
+
+def program(name: str) -> str:
+    """How to call a program of this environment: by its name, or with a path where the environment is not active."""
+    ours = Path(sys.executable).with_name(name)
+    on_path = shutil.which(name)
+    active = not ours.exists() or (on_path is not None and Path(on_path).parent.samefile(ours.parent))
+    return name if active else quoted(str(shown_path(ours)))
+
+
 def tensorboard_command(folder: Path) -> str:
-    """The command that shows a folder, so that it can be pasted: with a path where the environment is not active."""
-    program = Path(sys.executable).with_name("tensorboard")
-    on_path = shutil.which("tensorboard")
-    active = not program.exists() or (on_path is not None and Path(on_path).samefile(program))
-    return f"{'tensorboard' if active else shlex.quote(str(shown_path(program)))} --logdir {shlex.quote(str(folder))}"
+    """The command that shows a folder, so that it can be pasted."""
+    return f"{program('tensorboard')} --logdir {quoted(str(folder))}"
+
+
+def commands_for(path: Path) -> list[str]:
+    """The commands that use what a run has learned, so that they can be pasted."""
+    commands = []
+    for name in ("evaluate.py", "generate.py"):
+        # Beside the script that was started; a notebook has none.
+        script = Path(sys.argv[0]).with_name(name)
+        script = shown_path(script) if script.exists() else Path(name)
+        commands.append(f"{program('python')} {quoted(str(script))} {quoted(f'run={path}')}")
+    return commands
 
 
 def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
@@ -124,8 +143,10 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     text = io.StringIO()
     Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    if (folder.checkpoints / "last.ckpt").exists():
+        lines += [f"use it: {command}" for command in commands_for(path)]
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted":
-        lines.append(f"go on:  the same command with resume=auto hydra.run.dir={shlex.quote(str(path))}")
+        lines.append(f"go on:  the same command with resume=auto {pasted('hydra.run.dir', path)}")
     return "\n".join(lines)

@@ -42,7 +42,8 @@ class Result:
         parameters: trainable parameters by part, and their total.
         overrides: what was typed after ``train.py``.
         seed: of the run.
-        wall_seconds: from the start of the job to its end.
+        wall_seconds: from the start of the job to its end; of a run that was stopped and went on, all its parts.
+        device: what it computed on, `poslab.devices.device_name`; None when it never got that far.
         versions: of Python and the packages that decide numbers.
     """
 
@@ -55,6 +56,7 @@ class Result:
     overrides: Sequence[str] = ()
     seed: int
     wall_seconds: float = 0.0
+    device: str | None = None
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 
 
@@ -138,14 +140,21 @@ class RunFolder:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
         self.mark_unfinished(job, overrides)
 
-    def mark_unfinished(self, job: TrainConfig, overrides: Sequence[str]) -> None:
-        """What ``result.json`` says while the run is going, and for ever if its process is killed."""
+    def mark_unfinished(self, job: TrainConfig, overrides: Sequence[str], seconds_before: float = 0.0) -> None:
+        """What ``result.json`` says while the run is going, and for ever if its process is killed.
+
+        Args:
+            job: its configuration.
+            overrides: what was typed.
+            seconds_before: what its earlier parts took.
+        """
         self.finish(
             Result(
                 status="interrupted",
                 error="the run has not ended: it is still going, or its process was killed",
                 overrides=overrides,
                 seed=job.seed,
+                wall_seconds=seconds_before,
             )
         )
 

@@ -29,10 +29,17 @@ PRESENTATION = (
 
 
 class Start(NamedTuple):
-    """Where a run begins: at step 0, or after the updates that a checkpoint holds."""
+    """Where a run begins: at step 0, or after the updates that a checkpoint holds.
+
+    Attributes:
+        checkpoint: to go on from.
+        step: updates that it holds.
+        seconds: what the run's earlier parts took.
+    """
 
     checkpoint: Path | None
     step: int
+    seconds: float = 0.0
 
 
 def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -> Start | None:
@@ -50,9 +57,10 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
     if stored_status(folder.path) == "completed":
         return None
     checkpoint = newest_checkpoint(folder)
+    seconds = float(stored_result(folder.path).get("wall_seconds") or 0.0)
     if not is_second_rank():
-        folder.mark_unfinished(job, overrides)
-    return Start(checkpoint, 0 if checkpoint is None else step_of(checkpoint))
+        folder.mark_unfinished(job, overrides, seconds)
+    return Start(checkpoint, 0 if checkpoint is None else step_of(checkpoint), seconds)
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +86,7 @@ def stored_settings(folder: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{folder / CONFIG_FILE} holds no configuration")

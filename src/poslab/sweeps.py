@@ -20,9 +20,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.assembly import build_model, build_task
 from poslab.claims import CLAIMS_FILE
-from poslab.cli import explain, main_config_dir
+from poslab.cli import explain, job_overrides, main_config_dir, pasted, quoted
 from poslab.config import ConfigError, TrainConfig, checked
-from poslab.preflight import check_device
+from poslab.devices import check_device
 from poslab.report import tensorboard_command
 from poslab.results import write_atomically
 from poslab.resume import job_key, stored_status
@@ -88,7 +88,10 @@ class Sweep:
         self.refuse_if_asked()
         self.announce()
         try:
-            returned = self.launch(list(self.jobs.values()))
+            jobs = list(self.jobs.values())
+            returned = (
+                self.launch(jobs) if self.config.sweep.on_failure == "continue" else self.launch_until_failure(jobs)
+            )
         except BaseException:
             # A Ctrl-C keeps its own exit code.
             self.conclude()
@@ -142,6 +145,24 @@ class Sweep:
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
         return list(self.launcher.launch(launched, initial_job_idx=0))
 
+    def launch_until_failure(self, jobs: Sequence[Job]) -> list[Any]:
+        """As many at a time as there are workers, and no more once one has failed or diverged.
+
+        A cluster that queues jobs itself has been given them all.
+        """
+        due = [job for job in jobs if job.state not in FINISHED]
+        workers = getattr(self.launcher, "workers", 1)
+        size = workers if isinstance(workers, int) else max(1, len(due))
+        returned = []
+        for first in range(0, len(due), size):
+            batch = due[first : first + size]
+            returned += self.launch(batch)
+            failed = [job.name for job in batch if stored_status(self.folder / job.name) in ("failed", "diverged")]
+            if failed:
+                log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
+                break
+        return returned
+
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
@@ -172,7 +193,7 @@ class Sweep:
             ConfigError: names the first of them and why.
         """
         if self.invalid and (not self.jobs or self.config.sweep.on_invalid == "fail"):
-            listed = "; ".join(f"{' '.join(job.overrides)}: {job.reason}" for job in self.invalid[:3])
+            listed = "; ".join(f"{' '.join(job_overrides(job.overrides))}: {job.reason}" for job in self.invalid[:3])
             more = f" (and {len(self.invalid) - 3} more)" if len(self.invalid) > 3 else ""
             total = len(self.jobs) + len(self.invalid)
             raise ConfigError(f"{len(self.invalid)} of {total} combinations cannot be run: {listed}{more}")
@@ -186,8 +207,12 @@ class Sweep:
         log.info(
             "sweep  %s: %d jobs%s, launcher %s, workers %s", self.folder, len(self.jobs), before, launcher, workers
         )
+        by_reason: dict[str, list[Job]] = {}
         for job in self.invalid:
-            log.info("invalid and skipped: %s (%s)", " ".join(job.overrides), job.reason)
+            by_reason.setdefault(job.reason, []).append(job)
+        for reason, jobs in by_reason.items():
+            what = " ".join(job_overrides(jobs[0].overrides)) if len(jobs) == 1 else f"{len(jobs)} jobs"
+            log.info("invalid and skipped: %s: %s", what, reason)
 
     def conclude(self) -> bool:
         """The end table and the comparison; whether every job is complete."""
@@ -209,7 +234,7 @@ class Sweep:
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
-            log.info("go on:  the same command with sweep.resume=%s", self.folder)
+            log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
         return all(status == "completed" for status in statuses.values())
 
 
@@ -312,14 +337,6 @@ def supersede(folder: Path, name: str) -> None:
     (folder / name).rename(aside)
     for events in aside.glob("events.out.tfevents.*"):
         events.unlink()
-
-
-def quoted(value: str) -> str:
-    """A value that Hydra's override grammar reads back as it is."""
-    # A backslash is itself, except before a quote: there, and before the closing one, it has to be doubled.
-    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", value)
-    escaped = doubled.replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def invalid_entry(job: Job) -> dict[str, Any]:

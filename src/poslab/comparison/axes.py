@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from poslab.config import choice_of
+
 Value = int | float | str
 
 SEED = "seed"
@@ -27,7 +29,7 @@ def _flat(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Value]]:
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         elif key == "_target_":
-            yield prefix.removesuffix("."), ".".join(str(value).split(".")[-2:-1]) or str(value)
+            yield prefix.removesuffix("."), choice_of(value)
         else:
             yield f"{prefix}{key}", _plain(value)
 

@@ -241,7 +241,7 @@ def _side(jobs: Sequence[Job], outcome: Outcome) -> Side:
     reached = sum(EXACT in job.history.reached for job in jobs)
     if not values:
         return Side(None, reached, len(jobs))
-    return Side(-fmean(values) if outcome == "past" else median(map(math.exp, values)), reached, len(jobs))
+    return Side(fmean(map(abs, values)) if outcome == "past" else median(map(math.exp, values)), reached, len(jobs))
 
 
 def _every(jobs: Sequence[Job]) -> int:

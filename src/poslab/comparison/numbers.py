@@ -3,6 +3,7 @@
 from poslab.comparison.statistics import Interval
 
 DASH = "–"
+MOST_DECIMALS = 4
 
 
 def number(value: float | None) -> str:
@@ -21,8 +22,23 @@ def exactly(value: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as per cent with one digit, rounded down: 100 % means all of them."""
-    return DASH if value is None else f"{int(value * 1000 + 1e-6) / 10:.1f} %"
+    """A share as per cent, rounded, with as many decimals as it takes: 100 % means all of them, 0 % none."""
+    return DASH if value is None else f"{_rounded(value, _decimals(value))} %"
+
+
+def _decimals(share: float) -> int:
+    """One, or the fewest with which a share that is neither none nor all does not look like it."""
+    if 0 < share < 1:
+        for decimals in range(1, MOST_DECIMALS):
+            if 0 < round(100 * share, decimals) < 100:
+                return decimals
+        return MOST_DECIMALS
+    return 1
+
+
+def _rounded(share: float, decimals: int) -> str:
+    nearly = 100 - 10**-MOST_DECIMALS
+    return f"{min(100 * share, nearly) if share < 1 else 100 * share:.{decimals}f}"
 
 
 def factor(value: float) -> str:
@@ -43,7 +59,11 @@ def share_interval(interval: Interval | None) -> str:
         return DASH
     if interval.low is None or interval.high is None or interval.low == interval.high:
         return percent(interval.mean)
-    return f"{percent(interval.mean)} [{100 * max(0.0, interval.low):.1f}, {100 * min(1.0, interval.high):.1f}]"
+    low, high = max(0.0, interval.low), min(1.0, interval.high)
+    # All three alike, so that the mean is never outside the interval it belongs to.
+    decimals = max(map(_decimals, (interval.mean, low, high)))
+    mean, low_text, high_text = (_rounded(share, decimals) for share in (interval.mean, low, high))
+    return f"{mean} % [{low_text}, {high_text}]"
 
 
 def interval_text(interval: Interval | None) -> str:

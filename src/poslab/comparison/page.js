@@ -6,7 +6,13 @@
   const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
   const escapes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
   const safe = (text) => String(text).replace(/[&<>"]/g, (letter) => escapes[letter]);
-  const percent = (value) => `${Math.floor(value * 1000 + 1e-6) / 10} %`;
+  // As in numbers.py: 100 % means all of them, 0 % none.
+  function percent(value) {
+    const share = value < 1 ? Math.min(100 * value, 99.9999) : 100 * value;
+    let decimals = 1;
+    while (decimals < 4 && value > 0 && value < 1 && [0, 100].includes(Number(share.toFixed(decimals)))) decimals += 1;
+    return `${Number(share.toFixed(decimals))} %`;
+  }
 
   function number(value) {
     const size = Math.abs(value);
@@ -131,7 +137,7 @@
     { key: "best/val/loss", title: "best validation loss", logY: true },
     { key: "val/exact_match", title: "exact match", share: true },
     { key: "val/accuracy", title: "accuracy", share: true },
-    { key: "steps", title: "steps to 99 % exact match" },
+    { key: "steps", title: "first step at 99 % exact match" },
   ];
   const curveOf = (job, key) => job.curves[key] && { job, xs: data.steps[job.curves[key][0]], ys: job.curves[key][1] };
   const dotOf = (job, key) => job.parameters !== null && job.results[key] !== undefined && { job, xs: [job.parameters], ys: [job.results[key]] };

@@ -16,6 +16,7 @@ from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statements import Statement
 from poslab.comparison.statistics import Interval
 from poslab.comparison.tables import (
+    FIRST_STEP,
     OUT_OF_REACH,
     Column,
     columns,
@@ -135,7 +136,7 @@ def _settings(settings: Sequence[Setting]) -> str:
     names = short_names([*settings[0].levels])
     heads = [_head(name) for name in names.values()]
     heads += [_head("n", True), _head("exact match", True), _forest_head()]
-    heads += [_head(name, True) for name in ("accuracy", "val loss", "steps to 99 %")]
+    heads += [_head(name, True) for name in ("accuracy", "val loss", FIRST_STEP)]
     rows = "\n".join(f"<tr>{_setting_cells(setting)}</tr>" for setting in settings)
     single = any(len(setting.jobs) == 1 for setting in settings)
     lead = "Means over n seeds with their 95 % intervals (Student's t); geometric means for losses and steps. "
@@ -344,5 +345,5 @@ def _add(curves: dict[str, tuple[list[int], list[float]]], name: str, x: int, y:
 
 
 def _short(value: float) -> float:
-    """Four digits: more than a screen can show."""
-    return float(f"{value:.4g}")
+    """Four digits: more than a screen can show; six where fewer would make all of almost all."""
+    return float(f"{value:.6g}" if 0.999 < value < 1 else f"{value:.4g}")

@@ -13,6 +13,7 @@ from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statements import Statement
 
 Cell = str | float | None
+FIRST_STEP = "first step at 99 % exact match"
 OUT_OF_REACH = "out of reach"
 MARKS = {"difference": "**", "none": "", "unknown": "*"}
 
@@ -68,8 +69,8 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
         *(_at_length(length, score) for length, score in scores),
         *([Column("out_of_reach", "out of reach", _out_of_reach, main=False)] if any_out_of_reach else []),
         _metric("neighbour_similarity/offset_1", "neighbour similarity"),
-        _reached("val/exact_match", "steps to 99 % exact"),
-        _reached("val/accuracy", "steps to 99 % accuracy", main=False),
+        _reached("val/exact_match", FIRST_STEP),
+        _reached("val/accuracy", "first step at 99 % accuracy", main=False),
         Column("wall_seconds", "seconds", lambda job: job.wall_seconds),
     ]
 
@@ -182,7 +183,7 @@ def _item(statement: Statement) -> str:
 
 def _setting_table(settings: Sequence[Setting]) -> list[str]:
     axes = list(settings[0].levels)
-    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", "steps to 99 %", "not completed"]
+    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", FIRST_STEP, "not completed"]
     rows = [
         [
             *(show(setting.levels[axis]) for axis in axes),
@@ -228,7 +229,7 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def steps_text(setting: Setting) -> str:
-    """The steps to 99 % exact match, or how many jobs got there when not all did."""
+    """The first step at 99 % exact match, or how many jobs got there when not all did."""
     if setting.steps is not None:
         return interval_text(setting.steps)
     return f"{setting.reached} of {len(setting.jobs)} jobs" if setting.jobs else DASH

@@ -1,7 +1,8 @@
 """Runs the jobs of a sweep side by side; `pool` is the same for all, one file for each kind of worker."""
 
+from poslab.devices import visible_devices
 from poslab.launchers.cluster import RayPool
-from poslab.launchers.local import JoblibPool, is_alive, visible_devices
+from poslab.launchers.local import JoblibPool, is_alive
 from poslab.launchers.pool import Call, LostJobError, Pool, failed, launch
 from poslab.launchers.queue import SubmititPool
 from poslab.threads import available_cores

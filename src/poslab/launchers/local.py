@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.utils import JobReturn
 
 from poslab.config import ConfigError
+from poslab.devices import VISIBLE, visible_devices
 from poslab.launchers.pool import (
     GRACE_SECONDS,
     Call,
@@ -38,16 +39,6 @@ def n_workers(n_jobs: int, cores: int) -> int:
     return n_jobs
 
 
-def visible_devices() -> list[str]:
-    """The GPUs of this process, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [device for device in named.split(",") if device]
-    import torch
-
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
 def become_worker(sweep: int, device: str | None) -> None:
     """Make this process one that works for a sweep and ends with it.
 
@@ -64,7 +55,7 @@ def become_worker(sweep: int, device: str | None) -> None:
     # The workers share the cores; a number in trainer.threads has the last word.
     os.environ["OMP_NUM_THREADS"] = "1"
     if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
+        os.environ[VISIBLE] = device
     parent = os.getppid()
 
     def end_with_the_sweep() -> None:

@@ -24,7 +24,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.config import ConfigError, TrainConfig
-from poslab.preflight import check_device
+from poslab.devices import check_device
 from poslab.resume import stored_result
 
 log = logging.getLogger(__name__)

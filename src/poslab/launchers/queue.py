@@ -14,7 +14,8 @@ from typing import Any
 from hydra.core.utils import JobReturn
 
 from poslab.config import ConfigError, TrainConfig
-from poslab.launchers.local import become_worker, n_workers, send, visible_devices
+from poslab.devices import check_device, visible_devices
+from poslab.launchers.local import become_worker, n_workers, send
 from poslab.launchers.pool import (
     GRACE_SECONDS,
     Call,
@@ -23,7 +24,6 @@ from poslab.launchers.pool import (
     ctrl_c_afterwards,
     load,
 )
-from poslab.preflight import check_device
 from poslab.threads import available_cores
 
 # What submitit ends a process with after it has put its job back in the queue: under SLURM, and on this machine.
@@ -72,7 +72,7 @@ class SubmititPool(Pool[Any]):
         self.max_num_timeout = max_num_timeout
         self.parameters = {name: value for name, value in parameters.items() if value not in (None, {}, [])}
         self.devices: list[str] = []
-        self.n_started = 0
+        self.device_of: dict[Any, str] = {}
         self.executor: Any = None
 
     @property
@@ -117,13 +117,21 @@ class SubmititPool(Pool[Any]):
                 assert isinstance(call, SubmititCall)
                 call.sweep = os.getpid()
                 # submitit hides every GPU from a job that did not ask for one by number.
-                call.device = self.devices[self.n_started % len(self.devices)] if self.devices else None
-                self.n_started += 1
+                call.device = self.freest_device()
                 jobs.append(self.executor.submit(call))
+                if call.device is not None:
+                    self.device_of[jobs[-1]] = call.device
         return jobs
+
+    def freest_device(self) -> str | None:
+        """The GPU that the fewest running jobs were given; None where there is none to give."""
+        # Not in turn: of jobs that take unlike long, two would meet on one GPU while another is idle.
+        return min(self.devices, key=[*self.device_of.values()].count, default=None)
 
     def ended(self, handles: Sequence[Any]) -> list[Any]:
         done = [handle for handle in handles if handle.done()]
+        for handle in done:
+            self.device_of.pop(handle, None)
         if not done:
             time.sleep(0.1 if self.here else 1)
         return done

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from poslab.model.cache import LayerCache
 from poslab.positions import PositionScheme
 
 
@@ -92,17 +93,23 @@ class MultiHeadSelfAttention(nn.Module):
         x: Float[Tensor, "b t d"],
         return_weights: Literal[False] = False,
         positions: PositionScheme | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]: ...
     @overload
     def forward(
-        self, x: Float[Tensor, "b t d"], return_weights: Literal[True], positions: PositionScheme | None = None
-    ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t"]]: ...
+        self,
+        x: Float[Tensor, "b t d"],
+        return_weights: Literal[True],
+        positions: PositionScheme | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t_k"]]: ...
     def forward(
         self,
         x: Float[Tensor, "b t d"],
         return_weights: bool = False,
         positions: PositionScheme | None = None,
-    ) -> Float[Tensor, "b t d"] | tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t"]]:
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "b t d"] | tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t_k"]]:
         """Attend over ``x`` (B, T, D).
 
         Args:
@@ -110,61 +117,72 @@ class MultiHeadSelfAttention(nn.Module):
             return_weights: also return the weights (B, H, T, T) of every head, (query, key), in fp32, before dropout.
                 Without them the fused kernel runs; both ways give the same output within float tolerance.
             positions: the scheme that rotates queries and keys and biases the scores; None for neither.
+            cache: what this layer has read so far: ``x`` comes after it, sees it and is added to it. The weights are
+                then (B, H, T, T_k) for all T_k tokens. For evaluation only: it carries no gradient.
 
         Raises:
-            ValueError: ``x`` is not (B, T, D) with this D, or T is longer than L; names the numbers.
+            ValueError: ``x`` is not (B, T, D) with this D, or the sequence is longer than L; names the numbers.
         """
-        self._check(x)
+        start = 0 if cache is None else cache.length
+        self._check(x, start)
         seq_len = x.shape[1]
         q, k, v = (self._split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
         bias = None
         if positions is not None:
             # A scheme may compute in fp32; the kernels want one dtype.
-            q, k = positions.rotate(q).to(v.dtype), positions.rotate(k).to(v.dtype)
-            bias = positions.bias(seq_len, seq_len)
+            q, k = positions.rotate(q, start).to(v.dtype), positions.rotate(k, start).to(v.dtype)
+            bias = positions.bias(seq_len, start + seq_len)
+        if cache is not None:
+            k, v = cache.append(k, v)
         if return_weights:
             mixed, weights = self._mix_in_the_open(q, k, v, bias)
             return self.out_proj(self._merge_heads(mixed)), weights
         return self.out_proj(self._merge_heads(self._mix_fused(q, k, v, bias)))
 
-    def _check(self, x: Tensor) -> None:
+    def _check(self, x: Tensor, start: int) -> None:
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             raise ValueError(f"input has shape {tuple(x.shape)}, but attention needs (B, T, {self.d_model})")
-        if x.shape[1] > self.max_context_length:
+        if start + x.shape[1] > self.max_context_length:
             raise ValueError(
-                f"sequence of {x.shape[1]} tokens is longer than max_context_length {self.max_context_length}; "
+                f"sequence of {start + x.shape[1]} tokens is longer than max_context_length {self.max_context_length}; "
                 "shorten it or build the model with a longer context"
             )
+
+    def _visible(self, n_queries: int, n_keys: int) -> Bool[Tensor, "t_q t_k"]:
+        """The causal mask's rows of the last ``n_queries`` of ``n_keys`` tokens."""
+        return self.causal_mask[n_keys - n_queries : n_keys, :n_keys]
 
     def _mix_in_the_open(
         self,
         q: Float[Tensor, "b h t d_head"],
-        k: Float[Tensor, "b h t d_head"],
-        v: Float[Tensor, "b h t d_head"],
-        bias: Float[Tensor, "h t t"] | None,
-    ) -> tuple[Float[Tensor, "b h t d_head"], Float[Tensor, "b h t t"]]:
+        k: Float[Tensor, "b h t_k d_head"],
+        v: Float[Tensor, "b h t_k d_head"],
+        bias: Float[Tensor, "h t t_k"] | None,
+    ) -> tuple[Float[Tensor, "b h t d_head"], Float[Tensor, "b h t t_k"]]:
         """The same sum as the fused kernel, step by step, so that the weights can be seen."""
-        seq_len = q.shape[-2]
         scores = (q @ k.transpose(-2, -1)).float() / self.d_head**0.5
         if bias is not None:
             scores = scores + bias
-        weights = masked_softmax(scores, self.causal_mask[:seq_len, :seq_len])
+        weights = masked_softmax(scores, self._visible(*scores.shape[-2:]))
         kept = F.dropout(weights, self.dropout, self.training) if self.dropout else weights
         return kept.to(v.dtype) @ v, weights
 
     def _mix_fused(
         self,
         q: Float[Tensor, "b h t d_head"],
-        k: Float[Tensor, "b h t d_head"],
-        v: Float[Tensor, "b h t d_head"],
-        bias: Float[Tensor, "h t t"] | None,
+        k: Float[Tensor, "b h t_k d_head"],
+        v: Float[Tensor, "b h t_k d_head"],
+        bias: Float[Tensor, "h t t_k"] | None,
     ) -> Float[Tensor, "b h t d_head"]:
         dropout = self.dropout if self.training else 0.0
-        if bias is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        seq_len = q.shape[-2]
-        # Every query sees itself, so no row is all -inf.
-        mask = bias.float().masked_fill(~self.causal_mask[:seq_len, :seq_len], float("-inf")).to(q.dtype)
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        # The kernel's own causal mask aligns the first query with the first key; a last query alone sees everything.
+        if bias is None and n_queries in (1, n_keys):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=n_queries == n_keys, dropout_p=dropout)
+        mask = self._visible(n_queries, n_keys)
+        if bias is not None:
+            # Every query sees itself, so no row is all -inf.
+            mask = bias.float().masked_fill(~mask, float("-inf")).to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
 
     def extra_repr(self) -> str:

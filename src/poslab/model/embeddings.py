@@ -159,12 +159,13 @@ class EmbeddingComposer(nn.Module):
         self.token_embedding = token_embedding
         self.positional_embedding = positional_embedding
 
-    def forward(self, ids: Int64[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """Composed vectors (B, T, D) of the ids (B, T).
+    def forward(self, ids: Int64[Tensor, "b t"], start: int = 0) -> Float[Tensor, "b t d"]:
+        """Composed vectors (B, T, D) of the ids (B, T) at positions ``start .. start + T - 1``.
 
         Raises:
             TypeError, ValueError: as `TokenEmbedding` and the scheme do.
         """
         tokens = self.token_embedding(ids)
-        positions = self.positional_embedding(ids.shape[1])
+        scheme, seq_len = self.positional_embedding, ids.shape[1]
+        positions = scheme.embed(seq_len, start) if start else scheme(seq_len)
         return tokens if positions is None else tokens + positions

@@ -2,13 +2,15 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, overload
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from poslab.model.attention import MultiHeadSelfAttention
+from poslab.model.cache import LayerCache
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, lesson_scheme
 
@@ -57,12 +59,15 @@ class LanguageModel(nn.Module):
         return head
 
     @abstractmethod
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+    def body(
+        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+    ) -> Float[Tensor, "b t d"]:
         """From embeddings (B, T, D) to the head's input.
 
         Args:
             x: composed embeddings.
             maps: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
+            cache: what each layer has read before ``x``, and takes ``x`` in; None: nothing.
         """
 
     @abstractmethod
@@ -96,11 +101,43 @@ class LanguageModel(nn.Module):
             return self
         longer = copy.deepcopy(self)
         longer.positions.extend(max_context_length)
-        for module in longer.modules():
-            if isinstance(module, MultiHeadSelfAttention):
-                module.extend(max_context_length)
+        for layer in longer.attention_layers():
+            layer.extend(max_context_length)
         longer.max_context_length = max_context_length
         return longer
+
+    def attention_layers(self) -> Iterator[MultiHeadSelfAttention]:
+        """The attention layers, the first one first."""
+        return (module for module in self.modules() if isinstance(module, MultiHeadSelfAttention))
+
+    def new_cache(self) -> list[LayerCache]:
+        """An empty cache for `read`: one part a layer, with room for the whole context."""
+        return [LayerCache(layer.max_context_length) for layer in self.attention_layers()]
+
+    @torch.no_grad()
+    def read(self, ids: Int64[Tensor, "b t"], cache: Sequence[LayerCache]) -> Float[Tensor, "b t v"]:
+        """Logits (B, T, V) for the token after each of the ids (B, T), which follow those that the cache holds.
+
+        The same numbers as `forward` on the whole sequence, within float tolerance, at the cost of the new ids alone;
+        then the cache holds them too. For evaluation: there is no gradient.
+
+        Args:
+            ids: one or more new tokens of each row.
+            cache: from `new_cache`, begun with the same number of rows.
+
+        Raises:
+            ValueError: the model is in training mode, or the sequence becomes longer than L; names both numbers.
+            TypeError, ValueError: as the parts do, with the numbers.
+        """
+        if self.training:
+            raise ValueError("a cache is for evaluation, and the model is in training mode; call model.eval() first")
+        start = cache[0].length
+        if start + ids.shape[-1] > self.max_context_length:
+            raise ValueError(
+                f"sequence of {start + ids.shape[-1]} tokens is longer than max_context_length "
+                f"{self.max_context_length}; shorten it, or see extended()"
+            )
+        return self.head(self.body(self.embeddings(ids, start), None, cache))
 
     def attention_maps(self, ids: Int64[Tensor, "b t"]) -> list[Float[Tensor, "b h t t"]]:
         """The attention weights (B, H, T, T) of every layer."""
@@ -145,9 +182,11 @@ class TinyAttentionLM(LanguageModel):
     def body_parts(self) -> Mapping[str, nn.Module]:
         return {"attention": self.attention}
 
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
+    def body(
+        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+    ) -> Float[Tensor, "b t d"]:
         if maps is None:
-            return self.attention(x, positions=self.positions)
+            return self.attention(x, positions=self.positions, cache=cache[0] if cache else None)
         x, weights = self.attention(x, return_weights=True, positions=self.positions)
         maps.append(weights)
         return x

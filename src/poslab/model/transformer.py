@@ -1,12 +1,13 @@
 """The deeper model: pre-norm blocks of attention and MLP, each with a residual."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from poslab.model.attention import MultiHeadSelfAttention
+from poslab.model.cache import LayerCache
 from poslab.model.embeddings import TokenEmbedding
 from poslab.model.language_model import LanguageModel
 from poslab.positions import PositionScheme
@@ -31,12 +32,16 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], positions: PositionScheme, maps: list[Tensor] | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: PositionScheme,
+        maps: list[Tensor] | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
         """One block's output (B, T, D); with ``maps`` the weights (B, H, T, T) are appended to it."""
         normed = self.attention_norm(x)
         if maps is None:
-            mixed = self.attention(normed, positions=positions)
+            mixed = self.attention(normed, positions=positions, cache=cache)
         else:
             mixed, weights = self.attention(normed, return_weights=True, positions=positions)
             maps.append(weights)
@@ -108,9 +113,11 @@ class TransformerLM(LanguageModel):
             "norm": nn.ModuleList([*norms, self.final_norm]),
         }
 
-    def body(self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None) -> Float[Tensor, "b t d"]:
-        for block in self._blocks():
-            x = block(x, self.positions, maps)
+    def body(
+        self, x: Float[Tensor, "b t d"], maps: list[Tensor] | None, cache: Sequence[LayerCache] | None = None
+    ) -> Float[Tensor, "b t d"]:
+        for layer, block in enumerate(self._blocks()):
+            x = block(x, self.positions, maps, cache[layer] if cache else None)
         return self.final_norm(x)
 
     def forward(

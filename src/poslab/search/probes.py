@@ -10,7 +10,7 @@ from optuna.samplers import RandomSampler
 
 from poslab.cli import explain, main_config_dir
 from poslab.config import ConfigError, TrainConfig
-from poslab.preflight import check_device
+from poslab.devices import check_device
 from poslab.search.options import quiet
 from poslab.search.space import Parameter, literal
 from poslab.sweeps import checked_job

@@ -100,7 +100,7 @@ class Task(ABC):
         return symbols
 
     def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
-        """How many tokens answer a prompt."""
+        """How many tokens answer a prompt; 0 for one that holds its answer already."""
         return len(prompt)
 
     def encode(self, text: str) -> Int64[np.ndarray, " n"]:

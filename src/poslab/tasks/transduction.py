@@ -128,6 +128,7 @@ class Transduction(Task):
         return np.concatenate(parts)
 
     def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
-        """The tokens of the whole answer, with its EOS."""
-        source = prompt[self.source_start : self.separator_index(prompt)]
-        return self.answers(source[None]).shape[1] + (self.eos is not None)
+        """The tokens of the whole answer, with its EOS, less those that stand after the separator already."""
+        separator = self.separator_index(prompt)
+        answer = self.answers(prompt[None, self.source_start : separator]).shape[1] + (self.eos is not None)
+        return max(0, answer - (len(prompt) - separator - 1))

@@ -1,0 +1,106 @@
+"""Score the model of a run, on its own validation set and beyond.
+
+python evaluate.py run=outputs/runs/NAME                        as the run did
+python evaluate.py run=outputs/runs/NAME lengths=20,25,30,40    at other lengths too
+python evaluate.py run=outputs/runs/NAME examples=5000 seed=7   on other examples
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poslab.arguments import Option, command, whole, whole_numbers
+from poslab.config import ConfigError
+
+if TYPE_CHECKING:
+    from poslab.lengths import AtLength
+
+OPTIONS = {
+    "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
+    "checkpoint": Option("last (default), best, or a file", str, "last"),
+    "lengths": Option("score at these lengths too: 20,25,30,40", whole_numbers, []),
+    "examples": Option("how many; default: as in the run, from the same set", whole(1)),
+    "seed": Option("another validation set; default: the run's own", whole(0)),
+    "device": Option("auto (default): an accelerator if there is one; or cpu, cuda, ...", str, "auto"),
+    "output": Option("write the numbers to this file too, as JSON", Path),
+}
+
+
+def main(values: dict[str, Any]) -> None:
+    # Here and not at the top: a typing error needs no torch.
+    from poslab.trained import choose_device, find_checkpoint, find_run, in_precision_of, load
+
+    folder = find_run(values["run"])
+    checkpoint = find_checkpoint(folder, values["checkpoint"])
+    job, task, model = load(folder, checkpoint)
+    import torch
+
+    from poslab.data import TaskData
+    from poslab.lengths import at_lengths
+    from poslab.metrics import score_all
+    from poslab.resume import step_of
+    from poslab.threads import choose_threads
+
+    device = choose_device(values["device"])
+    # As in training: the order of a sum depends on it, and so does its last digit.
+    torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
+    seed = job.seed if values["seed"] is None else values["seed"]
+    n_examples = values["examples"] or job.data.val_examples
+    data = TaskData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
+    with in_precision_of(job, device):
+        own = score_all(model.to(device), data.validation.batches).means()
+        lengths = at_lengths(model, data, values["lengths"], n_examples)
+
+    metrics = {f"val/{name}": value for name, value in own.items()}
+    for at in lengths:
+        if at.accuracy is not None and at.exact_match is not None:
+            metrics |= {f"length/{at.length}/accuracy": at.accuracy, f"length/{at.length}/exact_match": at.exact_match}
+    found = {
+        "run": str(folder),
+        "checkpoint": str(checkpoint),
+        "step": step_of(checkpoint),
+        "seed": seed,
+        "examples": n_examples,
+        "metrics": metrics,
+        "out_of_reach": {at.length: at.out_of_reach for at in lengths if at.out_of_reach},
+    }
+    sys.stdout.write(report(found, own, lengths))
+    if values["output"]:
+        write(values["output"], found)
+
+
+def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength]") -> str:
+    """The numbers as a table."""
+    lines = [
+        f"run       {found['run']}, checkpoint {Path(found['checkpoint']).stem}, step {found['step']}",
+        f"examples  {found['examples']} a row, seed {found['seed']}",
+        f"{'set':<12}{'loss':>9}{'accuracy':>11}{'exact match':>13}",
+        f"{'validation':<12}{own['loss']:>9.4f}{own['accuracy']:>11.1%}{own['exact_match']:>13.1%}",
+    ]
+    for at in lengths:
+        name = f"{f'length {at.length}':<12}{'':>9}"
+        out_of_reach = f"  out of reach: {at.out_of_reach}"
+        lines.append(
+            name + (out_of_reach if at.accuracy is None else f"{at.accuracy:>11.1%}{at.exact_match or 0:>13.1%}")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Leave the numbers in a file, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    from poslab.results import write_atomically
+
+    try:
+        write_atomically(path, json.dumps(found, indent=2).encode() + b"\n")
+    except OSError as error:
+        raise ConfigError(f"output={path} cannot be written ({error.strerror}); give another file") from error
+
+
+if __name__ == "__main__":
+    command(main, __doc__, OPTIONS)

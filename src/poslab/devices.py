@@ -1,0 +1,48 @@
+"""What a job computes on: which GPUs there are, whether the one asked for is, and what it is called in the record."""
+
+import os
+from typing import TYPE_CHECKING
+
+from poslab.config import ConfigError, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_devices() -> list[str]:
+    """The GPUs of this process, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [device for device in named.split(",") if device]
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def check_device(job: TrainConfig) -> None:
+    """Refuse an accelerator that is not there.
+
+    Raises:
+        ConfigError: ``trainer=gpu`` without a visible device.
+    """
+    import torch
+
+    if job.trainer.accelerator == "gpu" and not torch.accelerator.is_available():
+        named = os.environ.get(VISIBLE)
+        hidden = "" if named is None else f" ({VISIBLE}={named!r})"
+        raise ConfigError(
+            f"trainer.accelerator=gpu, but torch sees no GPU on this machine{hidden}; use trainer=auto or trainer=cpu"
+        )
+
+
+def device_name(device: "torch.device") -> str:
+    """``cpu``, or a GPU's name and its number, which tells two of the same kind apart: ``NVIDIA H200 (GPU 1)``."""
+    import torch
+
+    if device.type != "cuda":
+        return device.type
+    index = device.index or 0
+    numbers = visible_devices()
+    return f"{torch.cuda.get_device_name(index)} (GPU {numbers[index] if index < len(numbers) else index})"

@@ -1,0 +1,197 @@
+"""The model of a run, rebuilt from the run's own folder: its ``config.yaml`` and a checkpoint, nothing else.
+
+In a notebook::
+
+    from poslab.trained import load
+
+    job, task, model = load("outputs/runs/NAME")
+    logits, weights = model(tokens, return_weights=True)
+
+Nothing here imports torch until a folder with a configuration and a checkpoint has been found.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from poslab.assembly import build_model, build_task
+from poslab.config import ConfigError, TrainConfig, checked, flat, nearest
+from poslab.results import CONFIG_FILE, RunFolder
+from poslab.resume import stored_settings, stored_status
+from poslab.tasks import Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from poslab.model import LanguageModel
+
+RUNS = Path("outputs/runs")
+PREFIX = "model."
+
+
+class Trained(NamedTuple):
+    """What a run was asked for, and what it learned."""
+
+    job: TrainConfig
+    task: Task
+    model: "LanguageModel"
+
+
+def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
+    """The job, the task and the trained model of a run; the model is on the CPU and in evaluation mode.
+
+    Args:
+        run: the run's folder, wherever it lies now; ``latest`` for the newest in ``outputs/runs``.
+        checkpoint: ``last``, whose numbers are the ones that the run reported at its end, ``best`` (lowest validation
+            loss), or a file.
+
+    Raises:
+        ConfigError: there is no run, no checkpoint, or the two do not fit each other; one line that names both.
+    """
+    folder = find_run(run)
+    path = find_checkpoint(folder, checkpoint)
+    job = settings_of(folder)
+    task = build_task(job)
+    # The table's start does not matter any more, and the file that it came from may be gone.
+    model = build_model(replace(job, model=replace(job.model, token_init="normal", token_file=None)), task)
+    _fill(model, _weights(path), path, folder)
+    return Trained(job, task, model.eval())
+
+
+def find_run(run: str | Path) -> Path:
+    """The folder of a run.
+
+    Raises:
+        ConfigError: there is none; says what is there instead.
+    """
+    folder = Path(run)
+    if str(run) == "latest":
+        runs = sorted(RUNS.glob(f"*/{CONFIG_FILE}"), key=lambda path: path.stat().st_mtime)
+        if not runs:
+            raise ConfigError(f"run=latest, but {RUNS} holds no run; give a run's folder by run=")
+        return runs[-1].parent
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    if folder.is_file():
+        raise ConfigError(f"run={folder} is a file; give the run's folder, and a checkpoint by checkpoint=")
+    if folder.is_dir():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}"))
+        hint = f"; give one of its {len(inside)} runs: {', '.join(inside[:4])}" if inside else ""
+        raise ConfigError(f"run={folder} holds no run (no {CONFIG_FILE}){hint}{', ...' if len(inside) > 4 else ''}")
+    beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    near = nearest(folder.name, beside)
+    raise ConfigError(f"run={folder} does not exist{f'; did you mean {folder.parent / near}?' if near else ''}")
+
+
+def find_checkpoint(folder: Path, checkpoint: str | Path) -> Path:
+    """``last`` or ``best`` of a run, or a file.
+
+    Raises:
+        ConfigError: there is none; says which there are.
+    """
+    checkpoints = RunFolder(folder).checkpoints
+    named = checkpoints / f"{checkpoint}.ckpt"
+    if str(checkpoint) in ("last", "best"):
+        if named.is_file():
+            return named
+        there = sorted(path.stem for path in checkpoints.glob("*.ckpt"))
+        if there:
+            raise ConfigError(f"{folder} has no checkpoint '{checkpoint}'; there are: {', '.join(there)}")
+        raise ConfigError(
+            f"{folder} has no checkpoint (status: {stored_status(folder)}); "
+            "a run saves its first one at the end of an epoch"
+        )
+    if Path(checkpoint).is_file():
+        return Path(checkpoint)
+    raise ConfigError(f"checkpoint={checkpoint} does not exist; give last, best or a file")
+
+
+def settings_of(folder: Path) -> TrainConfig:
+    """The job in a run's ``config.yaml``, checked by the same rules as a new one.
+
+    Raises:
+        ConfigError: it breaks a rule; names the file.
+    """
+    file = folder / CONFIG_FILE
+    settings = {key: value for key, value in stored_settings(folder).items() if key != "defaults"}
+    # A run writes plain values. An interpolation could read this machine's environment on behalf of whoever sent it.
+    references = [key for key, value in flat(settings).items() if "${" in str(value)]
+    if references:
+        raise ConfigError(f"{file}: {references[0]} is no plain value, but a run writes nothing else")
+    try:
+        return checked(OmegaConf.create(settings))
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: {str(error).splitlines()[0]}") from error
+
+
+def choose_device(name: str) -> "torch.device":
+    """``auto`` is the accelerator if there is one, else the CPU; anything else is a device as torch names it.
+
+    Raises:
+        ConfigError: this machine has no such device.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device={name} is not there for torch on this machine; use auto or cpu") from error
+
+
+def in_precision_of(job: TrainConfig, device: "torch.device") -> AbstractContextManager[Any]:
+    """Compute as the run's own validation did: in bf16 where it was trained so."""
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16, enabled=job.trainer.precision == "bf16")
+
+
+def _weights(path: Path) -> dict[str, "torch.Tensor"]:
+    """The model's values in a checkpoint.
+
+    Raises:
+        ConfigError: the file is damaged, or holds anything but plain values.
+    """
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+        return {name.removeprefix(PREFIX): value.float() for name, value in state.items()}
+    except Exception as error:
+        # Not the library's own text: it recommends loading the file without the safeguard.
+        raise ConfigError(
+            f"{path} cannot be read as a checkpoint of plain values ({type(error).__name__}); "
+            "it is damaged, or no checkpoint of a run"
+        ) from error
+
+
+def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path, folder: Path) -> None:
+    """Put the values into the model, all of them and nothing else.
+
+    Raises:
+        ConfigError: they are another model's; names both files and the first difference.
+    """
+
+    def refuse(difference: str) -> None:
+        raise ConfigError(f"{path} does not belong to the run in {folder}: {difference}")
+
+    wanted = model.state_dict()
+    for name in [*wanted, *weights]:
+        if name not in weights:
+            refuse(f"it has no {name}")
+        elif name not in wanted:
+            refuse(f"the run's model has no {name}")
+        elif weights[name].shape != wanted[name].shape:
+            refuse(f"{name} is {tuple(weights[name].shape)} there and {tuple(wanted[name].shape)} in {CONFIG_FILE}")
+        elif not weights[name].isfinite().all():
+            refuse(f"{name} holds numbers that are not finite")
+    model.load_state_dict(weights)
+    for name, value in model.state_dict().items():
+        if not value.equal(weights[name]):
+            # One matrix in the model under two names, two matrices in the file.
+            refuse(f"{name} has other values there than the parameter that it shares in the run's model")
