@@ -26,6 +26,7 @@ FILES = {
     "comparison/loss_curves.png",
     "comparison/accuracy_by_setting.png",
     "comparison/parameters_against_result.png",
+    "comparison/exact_match_by_length.png",
 }
 
 
@@ -205,7 +206,8 @@ def test_nor_can_what_a_setting_says(tmp_path: Path) -> None:
 
 def test_the_page_shows_a_picture_of_each_setting(compared: Path) -> None:
     page = Page((compared / "comparison.html").read_text())
-    pictures = [attributes for tag, attributes in page.tags if tag == "img"]
+    plot, *pictures = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert plot["alt"] == "exact match by length"
     # Four settings, heads and similarity of each.
     assert len(pictures) == 8
     assert pictures[0]["alt"] == "attention weights of every head, learned, n_heads 4"

@@ -404,7 +404,7 @@ def test_each_leaves_the_random_state_alone(
 
     monkeypatch.setattr(Diagnostic, "_report", watch)
     train(tmp_path / "run", *ONE_EPOCH, "model.dropout=0.3")
-    assert set(looks) == {options["_target_"].rpartition(".")[2] for options in default_options().values()}
+    assert set(looks) == {one["_target_"].rpartition(".")[2] for one in default_options().values()}
     assert {"HeadMaps", "HeadRoles", "HeadAblation"} <= set(looks)
 
 

@@ -117,7 +117,7 @@ def test_a_cache_carries_no_gradient() -> None:
 
 def test_weights_with_a_cache_are_the_last_rows() -> None:
     model = make("rope", "attention")
-    attention = next(model.attention_layers())
+    attention = model.attention_layers()[0]
     x = torch.randn(2, 10, attention.d_model)
     with torch.no_grad():
         _, whole = attention(x, return_weights=True, positions=model.positions)

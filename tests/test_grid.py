@@ -1,6 +1,10 @@
 """Which jobs a grid consists of, and what their folders are called."""
 
+import json
+from pathlib import Path
+
 import pytest
+from conftest import CONF, start
 
 from poslab.config import ConfigError
 from poslab.sweeps import job_label, varying_keys, with_jobs
@@ -53,3 +57,29 @@ def test_a_key_that_only_some_jobs_have_tells_their_folders_apart():
         "hard_alibi-n_heads8",
         "learned-random",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_an_experiment_with_listed_jobs_runs_them_and_typed_values_count(tmp_path: Path) -> None:
+    quick = ("trainer.max_steps=2", "data.val_examples=8", "diagnostics=none", "logger=none")
+    done = start(
+        "-m", "experiment=length_generalization", "pos=hard_alibi,learned", "seed=3,4", *quick, "hydra.sweep.dir=s",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {
+        path.parent.name.rpartition("-")[0]: json.loads(path.read_text()) for path in tmp_path.glob("s/*/result.json")
+    }
+    assert set(found) == {
+        name.replace("SEED", f"seed{seed}")
+        for name in ("hard_alibi-SEED-n_heads8-n_windows4", "learned-SEED", "learned-SEED-random")
+        for seed in (3, 4)
+    }
+    assert {result["status"] for result in found.values()} == {"completed"}
+
+
+def test_the_experiment_lists_every_scheme() -> None:
+    text = (CONF / "experiment/length_generalization.yaml").read_text()
+    schemes = {path.stem for path in (CONF / "pos").glob("*.yaml")}
+    assert {line.split("pos=")[1].split()[0] for line in text.splitlines() if "      - pos=" in line} == schemes

@@ -83,7 +83,7 @@ def test_the_picture_of_a_prompt_has_its_tokens_weights_and_cells() -> None:
     ("task", "prompt", "tokens"),
     [
         (CopyTask(8, 4, bos=True, eos=True), "1 2", [9, 1, 2, 8, 1, 2]),
-        (CopyTask(8, 4), "1 2 3 SEP 1", [1, 2, 3, 8, 1, 2, 3]),
+        (CopyTask(8, 4), "1 2 3 SEP 1", [1, 2, 3, 8, 1, 2]),
         (CopyTask(8, 4), "5", [5, 8]),
         (RepeatTask(8, 4), "5 5 5", [5, 5, 5, 5, 5]),
     ],

@@ -88,7 +88,7 @@ def test_a_length_beyond_the_table_is_out_of_reach_and_the_others_are_scored():
     near, edge, far = at_lengths(model, make(task), [4, 5, 6], n_examples=8)
     assert near.out_of_reach is edge.out_of_reach is None
     assert (far.accuracy, far.exact_match) == (None, None)
-    assert "LearnedPositionalEmbedding ends at position 10 and cannot place 12 tokens" in far.out_of_reach
+    assert "LearnedPositionalEmbedding has 10 positions and cannot place 12 tokens" in far.out_of_reach
 
 
 def test_a_length_that_the_task_does_not_have_is_out_of_reach():

@@ -127,7 +127,7 @@ def test_other_examples_and_other_lengths(
     assert fresh["metrics"]["length/2/exact_match"] < 1
     assert "length/4/accuracy" not in fresh["metrics"]
     reason = fresh["out_of_reach"]["4"]
-    assert "ends at position 6 and cannot place 8 tokens" in reason
+    assert "has 6 positions and cannot place 8 tokens" in reason
     assert reason in capsys.readouterr().out
 
 
@@ -195,7 +195,7 @@ def test_a_scheme_without_an_end_writes_on_and_a_table_says_why_not(
     assert len(said["answer"].split()) == 6
     said = use("generate.py", tmp_path, f"run={table}", five, "context=10")
     assert said == (
-        "error: LearnedPositionalEmbedding ends at position 6 and cannot place 10 tokens; "
+        "error: LearnedPositionalEmbedding has 6 positions and cannot place 10 tokens; "
         "build it with max_context_length 10 or more"
     )
 

@@ -113,7 +113,7 @@ def test_later_tokens_reach_no_earlier_output_through_any_layer(scheme, return_w
     """By gradient: exactly zero, not merely small."""
     model = model_of(3, positions=scheme())
     x = model.embeddings(torch.randint(10, (2, 9))).detach().requires_grad_()
-    model.head(model.body(x, [] if return_weights else None))[:, :5].square().sum().backward()
+    model.head(model.body(x, (lambda _: None) if return_weights else None))[:, :5].square().sum().backward()
     assert torch.equal(x.grad[:, 5:], torch.zeros(2, 4, 8))
     assert float(x.grad[:, :5].abs().sum(-1).min()) > 0
 

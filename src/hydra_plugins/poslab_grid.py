@@ -39,6 +39,10 @@ class GridSweeper(BasicSweeper):
         assert self.launcher is not None
         assert self.hydra_context is not None
         loader = self.hydra_context.config_loader
-        given = OverridesParser.create(config_loader=loader).parse_overrides([*self._parse_config(), *arguments])
-        grid = with_jobs(self.split_arguments(given, None)[0], self.jobs)
+        parser = OverridesParser.create(config_loader=loader)
+        typed = parser.parse_overrides(arguments)
+        keys = {override.key_or_group for override in typed}
+        # What is typed counts, not what the experiment would take without it.
+        planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
+        grid = with_jobs(self.split_arguments([*planned, *typed], None)[0], self.jobs)
         return Sweep(self.config, self.launcher, loader).run_grid(grid)

@@ -242,7 +242,7 @@ class TrainConfig:
                 f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}; "
                 "choose a multiple"
             )
-        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _interval_of_another(name, one)}
+        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _of_another(name, one)}
         open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
         open_parts |= {f"diagnostics.{name}": options for name, options in self.diagnostics.items()}
         for key, options in open_parts.items():
@@ -264,9 +264,9 @@ def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _interval_of_another(name: str, options: Any) -> bool:
-    """Whether these options are only an interval, as an experiment sets it, for a diagnostic that was not chosen."""
-    return isinstance(options, Mapping) and set(options) == {"every"} and (DIAGNOSTICS / f"{name}.py").exists()
+def _of_another(name: str, options: Any) -> bool:
+    """Whether these are options, as an experiment sets them, of a diagnostic that was not chosen."""
+    return isinstance(options, Mapping) and "_target_" not in options and (DIAGNOSTICS / f"{name}.py").exists()
 
 
 def choice_of(target: str) -> str:

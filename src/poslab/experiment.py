@@ -21,15 +21,16 @@ from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
 from poslab.devices import check_device, device_name
-from poslab.diagnostics import Gallery, build_diagnostics
+from poslab.diagnostics import Diagnostic, Gallery, build_diagnostics
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
-from poslab.results import DivergedError, Result, RunFolder, Status
+from poslab.results import DivergedError, Result, RunFolder, Status, by_length
 from poslab.resume import Start, open_folder, stored_result
+from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         board = RunTensorBoard(folder.path, go_on_after=start.step if start.checkpoint else None)
 
     model: LanguageModel | None = None
+    module: CopyModule | None = None
+    trainer: lightning.Trainer | None = None
     device: str | None = None
     status: Status = "failed"
     error: BaseException | None = None
@@ -115,6 +118,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 error=None if error is None else describe(error),
                 metrics=final_metrics(table, model),
                 parameters={} if model is None else parameters_by_part(model.parts()),
+                batches_by_length={} if module is None else batches_by_length(module, task),
+                out_of_reach={} if trainer is None else out_of_reach(trainer),
                 overrides=overrides,
                 seed=job.seed,
                 wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
@@ -124,6 +129,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             report = brief_report if brief else final_report
             log.info("%s", report(result, folder, dashboard=board is not None))
     # The table is the first rank's; and a run that was stopped after its last step has trained nothing this time.
+    assert trainer is not None
     return float(table.last().get("val/loss", trainer.callback_metrics.get("val/loss", math.nan)))
 
 
@@ -217,6 +223,18 @@ def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str,
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
+def batches_by_length(module: CopyModule, task: Task) -> dict[str, int]:
+    """What the run was trained on, without the lengths that it never met."""
+    met = {length: module.batches_by_seq_len[task.seq_len_at(length)] for length in task.lengths}
+    return {str(length): batches for length, batches in met.items() if batches}
+
+
+def out_of_reach(trainer: lightning.Trainer) -> dict[str, str]:
+    """What the diagnostics could not look at, and why."""
+    looking = [callback for callback in trainer.callbacks if isinstance(callback, Diagnostic)]  # type: ignore[attr-defined]
+    return {name: reason for one in looking for name, reason in one.out_of_reach.items()}
+
+
 def finish(
     job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
 ) -> None:
@@ -228,6 +246,9 @@ def finish(
     shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
     steps: list[Callable[[], None]] = [partial(folder.finish, result), table.save]
     if board is not None:
+        if result.status == "completed":
+            curves = by_length(result.metrics).items()
+            steps += [partial(board.log_curve, f"length_curve/{score}", curve) for score, curve in curves]
         steps += [partial(board.log_session, hparams(job), shown, result.status), board.close]
     failures = []
     for step in steps:

@@ -103,6 +103,15 @@ class RunTensorBoard(TensorBoardLogger):
         """Show a text; TensorBoard renders Markdown."""
         self.experiment.add_text(tag, text, step)
 
+    def log_curve(self, tag: str, curve: Mapping[int, float]) -> None:
+        """Show a number against something that is no training step: a point's step is where it stands.
+
+        Only for a run that is complete. What a later start of the run hides goes by training steps, and a curve that
+        was shown twice would run back on itself.
+        """
+        for at, value in curve.items():
+            self.experiment.add_scalar(tag, value, at)
+
     def log_session(self, hparams: Mapping[str, Any], metrics: Mapping[str, float], status: Status) -> None:
         """Put the run into the HParams tab, in its own folder, with the metrics it ended with.
 

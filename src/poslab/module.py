@@ -1,6 +1,7 @@
 """The LightningModule: what one step does and which numbers it reports."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import lightning
@@ -40,6 +41,8 @@ class CopyModule(lightning.LightningModule):
         self._loss_to_log: Tensor | None = None
         self._epoch_loss: list[Tensor] = []
         self._validation: list[Score] = []
+        self.batches_by_seq_len: Counter[int] = Counter()
+        """Batches trained on so far, by the tokens T of their rows."""
 
     @property
     def total_steps(self) -> int:
@@ -74,6 +77,7 @@ class CopyModule(lightning.LightningModule):
 
     def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
         step = self.trainer.global_step
+        self.batches_by_seq_len[batch.tokens.shape[1]] += 1
         loss = token_loss(self.model(batch.tokens), batch.targets)
         detached = loss.detach()
         due = step % self.log_every_n_steps == 0
@@ -124,11 +128,16 @@ class CopyModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Plain values only: a checkpoint has to load with weights_only=True.
-        checkpoint["poslab"] = {"format": 1, "random_state": torch.get_rng_state()}
+        checkpoint["poslab"] = {
+            "format": 1,
+            "random_state": torch.get_rng_state(),
+            "batches_by_seq_len": dict(self.batches_by_seq_len),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Dropout goes on with the numbers it would have drawn.
         torch.set_rng_state(checkpoint["poslab"]["random_state"])
+        self.batches_by_seq_len = Counter(checkpoint["poslab"].get("batches_by_seq_len", {}))
 
 
 def log_scalars(trainer: lightning.Trainer, values: dict[str, float]) -> None:

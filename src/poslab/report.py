@@ -19,7 +19,7 @@ from rich.table import Table
 from poslab.cli import pasted
 from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
-from poslab.results import Result, RunFolder
+from poslab.results import Result, RunFolder, by_length
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,15 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     for name in ("val/accuracy", "val/exact_match"):
         if name in metrics:
             table.add_row(name, f"{metrics[name]:.1%}")
+    curve = by_length(metrics).get("exact_match", {})
+    if curve:
+        unreached = sorted(
+            int(name.removeprefix("length/")) for name in result.out_of_reach if name.startswith("length/")
+        )
+        texts = [f"{length}: {share:.1%}" for length, share in curve.items()]
+        table.add_row(
+            "exact match at length", ", ".join([*texts, *(f"{length}: out of reach" for length in unreached)])
+        )
     if result.parameters:
         parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
         table.add_row("parameters", ", ".join(parts))

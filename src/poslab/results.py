@@ -37,6 +37,8 @@ class Result:
         error: what went wrong, in one line, or None.
         metrics: name to number; the last value of every logged scalar, ``start/...`` and ``best/...`` of the
             validation, and ``train/loss_start``.
+        batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
+        out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.
         overrides: what was typed after ``train.py``.
         seed: of the run.
@@ -49,6 +51,8 @@ class Result:
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
+    batches_by_length: Mapping[str, int] = field(default_factory=dict)
+    out_of_reach: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()
     seed: int
     wall_seconds: float = 0.0
@@ -60,6 +64,16 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide numbers."""
     packages = ("poslab", "torch", "lightning", "hydra-core", "tensorboard", "numpy")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def by_length(metrics: Mapping[str, float]) -> dict[str, dict[int, float]]:
+    """The scores ``length/<n>/<score>`` as one curve a score, from the shortest length to the longest."""
+    curves: dict[str, dict[int, float]] = {}
+    for name, value in metrics.items():
+        part, length, score = [*name.split("/", 2), "", ""][:3]
+        if part == "length" and length.isdecimal() and score:
+            curves.setdefault(score, {})[int(length)] = value
+    return {score: dict(sorted(curve.items())) for score, curve in sorted(curves.items())}
 
 
 class RunFolder:

@@ -13,7 +13,7 @@ import yaml
 
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
 from poslab.comparison.history import History, read_history
-from poslab.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+from poslab.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, by_length
 
 INVALID_FILE = "invalid.json"
 SUPERSEDED = "superseded"
@@ -40,6 +40,8 @@ class Job:
         error: in one line; empty when there is none.
         settings: flat name to value, see `flat_settings`.
         metrics: the finite numbers of ``result.json``.
+        out_of_reach: beginning of a metric's name to the reason why the job has no such number.
+        trained_to: the longest rows that it was trained on, in the task's own unit; None where that is not recorded.
         history: what ``metrics.csv`` adds.
     """
 
@@ -52,6 +54,8 @@ class Job:
     overrides: list[str] = field(default_factory=list)
     seed: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    out_of_reach: dict[str, str] = field(default_factory=dict)
+    trained_to: int | None = None
     parameters: dict[str, int] = field(default_factory=dict)
     wall_seconds: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -60,6 +64,17 @@ class Job:
     @property
     def completed(self) -> bool:
         return self.status == COMPLETED
+
+    @property
+    def by_length(self) -> dict[int, float]:
+        """Exact match at each length that the job was evaluated at and reaches."""
+        return by_length(self.metrics).get("exact_match", {})
+
+    @property
+    def lengths_out_of_reach(self) -> dict[int, str]:
+        """The lengths that it was to be evaluated at and does not reach, with the reasons."""
+        reasons = ((name.removeprefix("length/"), why) for name, why in self.out_of_reach.items())
+        return {int(length): why for length, why in reasons if length.isdecimal()}
 
     def pictures(self, pattern: str) -> list[Path]:
         """The job's pictures whose file name fits, by name."""
@@ -154,6 +169,10 @@ def read_job(folder: Path, sweep: str) -> Job:
         overrides=[str(each) for each in overrides if is_setting(str(each))] if isinstance(overrides, list) else [],
         seed=seed if isinstance(seed, int) else None,
         metrics=_numbers(result.get("metrics")),
+        out_of_reach={str(name): _line(why) for name, why in _mapping(result.get("out_of_reach")).items()},
+        trained_to=max(
+            (int(name) for name in _numbers(result.get("batches_by_length")) if name.isdecimal()), default=None
+        ),
         parameters={name: int(count) for name, count in _numbers(result.get("parameters")).items()},
         wall_seconds=_numbers({"": result.get("wall_seconds")}).get(""),
         versions={str(name): str(value) for name, value in _mapping(result.get("versions")).items()},

@@ -12,6 +12,7 @@ How a contrast is tested, and why so:
 - Steps to 99 % exact match over the settings where every matched job got there, if in the other settings none did;
   the last validation loss over all of them otherwise. One outcome for a contrast, chosen without looking at which
   level is better.
+- Exact match past the training length is a share, often of 0: there the differences are plain ones.
 - A count of steps is known only to the validation before it. The spread is never taken to be less than what that hides.
 - Holm's adjustment over every contrast that was looked at: for an axis without order all pairs of levels, although
   the best level may be all that is spoken of, because the best was chosen from the same data.
@@ -21,6 +22,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import Literal, NamedTuple
@@ -32,19 +34,23 @@ from poslab.comparison.statistics import TINY, Test, hidden_log_variance, holm, 
 
 TASK = "task"
 EXACT, LOSS = "val/exact_match", "val/loss"
+PAST = "length/past/exact_match"
+"""Mean exact match past the training length; no run writes it, `poslab.comparison.past` works it out."""
 LEVEL = 0.05
 ALL_PAIRS = 3
 """Up to so many levels every pair gets a sentence; beyond, the best against each of the others."""
 
 Cell = tuple[Value | None, ...]
-Outcome = Literal["steps", "loss"]
+Outcome = Literal["steps", "loss", "past"]
 Reason = Literal["no loss", "never alone", "few seeds", "no spread"]
 # Jobs of one level by matched setting and seed. More than one where the level has settings that the other lacks.
 Grid = dict[Cell, dict[Value | None, list[Job]]]
 
 
 class Side(NamedTuple):
-    """One level's part in a contrast: the median of its outcome, how many jobs reached 99 % exact match."""
+    """One level's part in a contrast: the median of its outcome (the mean of shares), how many jobs reached 99 % exact
+    match.
+    """
 
     middle: float | None = None
     reached: int = 0
@@ -58,7 +64,7 @@ class Contrast:
     Attributes:
         task: the task it was taken on, where several are compared.
         reason: why there is no test; None when there is one.
-        test: on the logarithm of the outcome, first minus second; less is better.
+        test: on the logarithm of the outcome, or on the share that is wrong, first minus second; less is better.
         adjusted: its p value after Holm.
         stated: False for one that was only looked at.
         seeds: seeds that were matched, or the smaller number of both sides in Welch's test.
@@ -91,8 +97,11 @@ class Contrast:
         return self.test is not None and self.adjusted < LEVEL
 
 
-def contrasts(jobs: Sequence[Job], axes: Sequence[str]) -> list[Contrast]:
-    """Every contrast along every axis but the seed; within each task, for a task is a question and not a treatment."""
+def contrasts(jobs: Sequence[Job], axes: Sequence[str], outcome: Outcome | None = None) -> list[Contrast]:
+    """Every contrast along every axis but the seed; within each task, for a task is a question and not a treatment.
+
+    The outcome is steps or loss, as each contrast allows, unless one is given.
+    """
     completed = without_repeats(jobs)
     tasks = sorted({job.settings.get(TASK) for job in completed}, key=order) if TASK in axes else [None]
     found = []
@@ -102,24 +111,34 @@ def contrasts(jobs: Sequence[Job], axes: Sequence[str]) -> list[Contrast]:
         for task in tasks:
             here = [job for job in completed if task is None or job.settings.get(TASK) == task]
             others = [other for other in axes if other not in (axis, SEED) and not other.startswith(f"{axis}.")]
-            found += _along(axis, task, here, others)
+            found += _along(axis, task, here, others, outcome)
     tested = [each for each in found if each.test is not None]
     adjusted = iter(holm([each.test.p for each in tested if each.test is not None]))
     return [each if each.test is None else replace(each, adjusted=next(adjusted)) for each in found]
 
 
-def _along(axis: str, task: Value | None, jobs: Sequence[Job], others: Sequence[str]) -> list[Contrast]:
+def _along(
+    axis: str, task: Value | None, jobs: Sequence[Job], others: Sequence[str], outcome: Outcome | None
+) -> list[Contrast]:
     """Neighbouring levels where they have an order; otherwise all pairs, of which those with the best are stated."""
     levels = sorted({job.settings[axis] for job in jobs if axis in job.settings}, key=order)
     if is_numeric(levels):
         pairs = [(above, below, True) for below, above in pairwise(levels)]
     else:
-        by_merit = sorted(levels, key=lambda level: _merit([job for job in jobs if job.settings.get(axis) == level]))
+        merit = _merit if outcome is None else partial(_mean, outcome=outcome)
+        by_merit = sorted(levels, key=lambda level: merit([job for job in jobs if job.settings.get(axis) == level]))
         few = len(levels) <= ALL_PAIRS
         pairs = [(first, second, few or first == by_merit[0]) for first, second in combinations(by_merit, 2)]
     grids = {level: _grid([job for job in jobs if job.settings.get(axis) == level], others) for level in levels}
     return [
-        replace(_contrast(grids[first], grids[second]), axis=axis, task=task, first=first, second=second, stated=stated)
+        replace(
+            _contrast(grids[first], grids[second], outcome),
+            axis=axis,
+            task=task,
+            first=first,
+            second=second,
+            stated=stated,
+        )
         for first, second, stated in pairs
     ]
 
@@ -130,6 +149,10 @@ def _merit(jobs: Sequence[Job]) -> tuple[float, float, float]:
     losses = [_log(job.metrics[LOSS]) for job in jobs if LOSS in job.metrics]
     mean_steps = fmean(map(_log, steps)) if steps else math.inf
     return -len(steps) / len(jobs), mean_steps, fmean(losses) if losses else math.inf
+
+
+def _mean(jobs: Sequence[Job], outcome: Outcome) -> float:
+    return fmean(_value(job, outcome) for job in jobs)
 
 
 def _log(value: float) -> float:
@@ -143,7 +166,7 @@ def _grid(jobs: Sequence[Job], others: Sequence[str]) -> Grid:
     return {cell: dict(seeds) for cell, seeds in grid.items()}
 
 
-def _contrast(first: Grid, second: Grid) -> Contrast:
+def _contrast(first: Grid, second: Grid, wanted: Outcome | None) -> Contrast:
     """The contrast of two levels; axis and levels are filled in by the caller."""
     empty = Contrast(axis="", task=None, first="", second="")
     common = [cell for cell in first if cell in second]
@@ -151,13 +174,14 @@ def _contrast(first: Grid, second: Grid) -> Contrast:
         return replace(empty, reason="never alone")
     cells, seeds = complete_block({(cell, seed) for cell in common for seed in first[cell] if seed in second[cell]})
     if len(seeds) >= 2:
-        return _paired(empty, first, second, cells, seeds)
+        return _paired(empty, first, second, cells, seeds, wanted)
     own = [[seed for seed in grid[common[0]] if all(seed in grid[cell] for cell in common)] for grid in (first, second)]
     if min(map(len, own)) >= 2:
-        return _unpaired(empty, first, second, common, (own[0], own[1]))
+        return _unpaired(empty, first, second, common, (own[0], own[1]), wanted)
     # Nothing to test; what was seen is told all the same.
     shown = [[job for cell in common for jobs in grid[cell].values() for job in jobs] for grid in (first, second)]
-    outcome: Outcome = "steps" if all(EXACT in job.history.reached for jobs in shown for job in jobs) else "loss"
+    learnt = all(EXACT in job.history.reached for jobs in shown for job in jobs)
+    outcome: Outcome = wanted or ("steps" if learnt else "loss")
     return replace(_seen(empty, (shown[0], shown[1]), outcome, len(seeds), common, common), reason="few seeds")
 
 
@@ -200,19 +224,24 @@ def _outcome(
 
 
 def _value(job: Job, outcome: Outcome) -> float:
+    if outcome == "past":
+        return -job.metrics.get(PAST, math.nan)
     return _log(job.history.reached[EXACT].step if outcome == "steps" else job.metrics.get(LOSS, math.nan))
 
 
 def _hidden(job: Job, outcome: Outcome) -> float:
-    if outcome == "loss":
+    if outcome != "steps":
         return 0.0
     reached = job.history.reached[EXACT]
     return hidden_log_variance(reached.before, reached.step)
 
 
 def _side(jobs: Sequence[Job], outcome: Outcome) -> Side:
-    values = [math.exp(value) for job in jobs if math.isfinite(value := _value(job, outcome))]
-    return Side(median(values) if values else None, sum(EXACT in job.history.reached for job in jobs), len(jobs))
+    values = [value for job in jobs if math.isfinite(value := _value(job, outcome))]
+    reached = sum(EXACT in job.history.reached for job in jobs)
+    if not values:
+        return Side(None, reached, len(jobs))
+    return Side(fmean(map(abs, values)) if outcome == "past" else median(map(math.exp, values)), reached, len(jobs))
 
 
 def _every(jobs: Sequence[Job]) -> int:
@@ -239,9 +268,14 @@ def _jobs(grid: Grid, cells: Sequence[Cell], seeds: Sequence[Value | None]) -> l
 
 
 def _paired(
-    empty: Contrast, first: Grid, second: Grid, cells: Sequence[Cell], seeds: Sequence[Value | None]
+    empty: Contrast,
+    first: Grid,
+    second: Grid,
+    cells: Sequence[Cell],
+    seeds: Sequence[Value | None],
+    wanted: Outcome | None,
 ) -> Contrast:
-    outcome, used = _outcome(first, second, cells, (seeds, seeds))
+    outcome, used = (wanted, list(cells)) if wanted else _outcome(first, second, cells, (seeds, seeds))
     jobs = _jobs(first, used, seeds), _jobs(second, used, seeds)
     rows = [(_seed(first, used, seed, outcome), _seed(second, used, seed, outcome)) for seed in seeds]
     pairs = [[a - b for a, b in zip(one.values, two.values, strict=True)] for one, two in rows]
@@ -258,11 +292,13 @@ def _paired(
         test=test,
         reason=None if test else "no spread",
         agree=(agreeing, len(every_pair)),
-        identical=[_numbers(job) for job in jobs[0]] == [_numbers(job) for job in jobs[1]],
+        identical=[_numbers(job, wanted) for job in jobs[0]] == [_numbers(job, wanted) for job in jobs[1]],
     )
 
 
-def _numbers(job: Job) -> tuple[Reached | None, float | None]:
+def _numbers(job: Job, wanted: Outcome | None) -> tuple[Reached | None, float | None]:
+    if wanted is not None:
+        return None, _value(job, wanted)
     return job.history.reached.get(EXACT), job.metrics.get(LOSS)
 
 
@@ -272,8 +308,9 @@ def _unpaired(
     second: Grid,
     cells: Sequence[Cell],
     seeds: tuple[Sequence[Value | None], Sequence[Value | None]],
+    wanted: Outcome | None,
 ) -> Contrast:
-    outcome, used = _outcome(first, second, cells, seeds)
+    outcome, used = (wanted, list(cells)) if wanted else _outcome(first, second, cells, seeds)
     jobs = _jobs(first, used, seeds[0]), _jobs(second, used, seeds[1])
     sides = [
         [_seed(grid, used, seed, outcome) for seed in own] for grid, own in ((first, seeds[0]), (second, seeds[1]))

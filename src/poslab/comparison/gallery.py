@@ -69,8 +69,12 @@ def _image(path: Path, alt: str, room: int) -> tuple[str, int] | None:
         return None
     if not (content.startswith(_PNG_START) and content.endswith(_PNG_END)):
         return None
+    return png_element(content, alt), len(content)
+
+
+def png_element(content: bytes, alt: str) -> str:
+    """An image element that holds its picture."""
     # From the header, so that the page does not jump while it loads.
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     source = base64.b64encode(content).decode()
-    element = f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{escape(alt)}">'
-    return element, len(content)
+    return f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{escape(alt)}">'

@@ -9,13 +9,25 @@ from string import Template
 
 from poslab.comparison.axes import SEED, order, short_names, show
 from poslab.comparison.collect import STATUSES, Job
-from poslab.comparison.gallery import gallery
+from poslab.comparison.gallery import gallery, png_element
 from poslab.comparison.history import thinned
 from poslab.comparison.numbers import DASH, interval_text, share_interval
-from poslab.comparison.settings import Setting
+from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statements import Statement
 from poslab.comparison.statistics import Interval
-from poslab.comparison.tables import FIRST_STEP, Column, columns, job_name, lost_text, natural, steps_text, title
+from poslab.comparison.tables import (
+    FIRST_STEP,
+    OUT_OF_REACH,
+    Column,
+    columns,
+    job_name,
+    length_text,
+    lost_text,
+    natural,
+    steps_text,
+    title,
+)
+from poslab.results import by_length
 
 KINDS = {"difference": "a difference", "none": "none beyond seed spread", "unknown": "cannot be told"}
 RESULTS = ("best/val/loss", "val/exact_match", "val/accuracy")
@@ -31,12 +43,14 @@ def page(
     said: Sequence[Statement],
     method: str,
     notes: Sequence[str],
+    length_plot: bytes | None = None,
 ) -> str:
-    """The whole page."""
+    """The whole page; ``length_plot`` is a PNG of exact match against length."""
     sections = {
         "findings": ("What the data say", _findings(said, method, notes)),
         "lost": ("Not completed", _lost([job for job in jobs if not job.completed])),
         "settings": ("By setting", _settings(settings)),
+        "lengths": ("By length", _lengths(settings, length_plot)),
         "charts": ("Curves and parameters", _charts(jobs)),
         "pictures": ("Heads and similarity", gallery(settings)),
         "jobs": ("All jobs", _jobs(jobs, axes)),
@@ -130,6 +144,35 @@ def _settings(settings: Sequence[Setting]) -> str:
     lead += " A setting with one seed has no interval." * single
     table = f'<table class="sortable"><thead><tr>{"".join(heads)}</tr></thead><tbody>\n{rows}\n</tbody></table>'
     return f'<p class="lead">{lead}</p>\n<div class="scroll" tabindex="0">{table}</div>'
+
+
+def _lengths(settings: Sequence[Setting], plot: bytes | None) -> str:
+    lengths = lengths_of(settings)
+    if not lengths:
+        return ""
+    heads = "".join(_head(name) for name in short_names([*settings[0].levels]).values())
+    heads += "".join(_head(f"at {length}", True) for length in lengths)
+    rows = "\n".join(
+        f"<tr>{''.join(_cell(show(level), level) for level in setting.levels.values())}"
+        f"{''.join(_length_cell(setting, length) for length in lengths)}</tr>"
+        for setting in settings
+        if setting.by_length or setting.out_of_reach
+    )
+    lead = "Exact match at each length, means over seeds with their 95 % intervals (Student's t)."
+    if any(setting.out_of_reach for setting in settings):
+        lead += " Point at a cell that is out of reach to see why."
+    table = f'<table class="sortable"><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>'
+    picture = "" if plot is None else f"<figure>{png_element(plot, 'exact match by length')}</figure>"
+    return f'<p class="lead">{lead}</p>\n<div class="scroll" tabindex="0">{table}</div>\n{picture}'
+
+
+def _length_cell(setting: Setting, length: int) -> str:
+    why = setting.out_of_reach.get(length)
+    return _interval(length_text(setting, length), setting.by_length.get(length)) if why is None else _unreached(why)
+
+
+def _unreached(why: str, kind: str = "") -> str:
+    return f'<td class="{f"n {kind}".strip()} faint" data-v="" title="{escape(why)}">{OUT_OF_REACH}</td>'
 
 
 def _head(name: str, numeric: bool = False, extra: bool = False) -> str:
@@ -229,8 +272,11 @@ def _job_cell(column: Column, job: Job, numeric: bool) -> str:
         return f'<td data-v="{escape(job.status)}">{shown}</td>'
     if column.name == "job":
         return _cell(job_name(job), job_name(job), kind="mono")
+    why_not = column.why_not(job)
+    if value is None and why_not is not None:
+        return _unreached(why_not, extra)
     if isinstance(value, str):
-        long = " wrap" if column.name in ("error", "overrides") else ""
+        long = " wrap" if column.name in ("error", "overrides", "out_of_reach") else ""
         return _cell(value, value, numeric, f"{extra}{long}".strip())
     return _cell(column.text(value), value, numeric, extra)
 
@@ -279,12 +325,11 @@ def _results(job: Job) -> dict[str, float]:
 def _curves(job: Job, steps: dict[tuple[float, ...], int], most: int) -> dict[str, tuple[int, list[float]]]:
     """By name the number of its steps in ``steps``, which many jobs share, and its values."""
     curves: dict[str, tuple[list[int], list[float]]] = dict(job.history.curves)
+    for score, by in by_length(job.metrics).items():
+        curves[f"length/{score}"] = [*by], [*by.values()]
     for name in sorted(job.metrics, key=natural):
         part, _, rest = name.partition("/")
-        if part == "length" and rest.count("/") == 1 and rest.partition("/")[0].isdecimal():
-            length, _, metric = rest.partition("/")
-            _add(curves, f"length/{metric}", int(length), job.metrics[name])
-        elif part == "neighbour_similarity" and (offset := rest.removeprefix("offset_")).isdecimal():
+        if part == "neighbour_similarity" and (offset := rest.removeprefix("offset_")).isdecimal():
             _add(curves, "neighbour_similarity", int(offset), job.metrics[name])
     found = {}
     for name, curve in curves.items():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from poslab.comparison.collect import Job
-from poslab.comparison.settings import Setting
+from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statistics import Interval
 
 # Told apart with any kind of colour vision, on white and on black (after Okabe and Ito).
@@ -16,6 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#7
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MARKS = ("o", "s", "^", "D")
 MOST_LABELS = 40
+LENGTH_PLOT = "exact_match_by_length.png"
 
 
 class Style(NamedTuple):
@@ -27,17 +28,18 @@ class Style(NamedTuple):
 
 def plots(jobs: Sequence[Job], settings: Sequence[Setting]) -> dict[str, bytes]:
     """File name to PNG; a plot without data is left out."""
-    style = {
-        id(job): Style(COLOURS[at % len(COLOURS)], at // len(COLOURS) % len(DASHES))
-        for at, setting in enumerate(settings)
-        for job in setting.jobs
-    }
+    style = {id(job): _style(at) for at, setting in enumerate(settings) for job in setting.jobs}
     made = {
         "loss_curves.png": _curves(jobs, settings, style),
         "accuracy_by_setting.png": _by_setting(settings),
         "parameters_against_result.png": _parameters(settings, style),
+        LENGTH_PLOT: _by_length(settings),
     }
     return {name: png for name, png in made.items() if png is not None}
+
+
+def _style(at: int) -> Style:
+    return Style(COLOURS[at % len(COLOURS)], at // len(COLOURS) % len(DASHES))
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
@@ -134,4 +136,35 @@ def _parameters(settings: Sequence[Setting], style: dict[int, Style]) -> bytes |
     axes.set_ylabel("best validation loss", fontsize=9)
     axes.set_title("Parameters against result", fontsize=10, loc="left")
     _legend(axes, settings, style, points=True)
+    return _png(figure)
+
+
+def _by_length(settings: Sequence[Setting]) -> bytes | None:
+    """A line a setting: the mean over its seeds, and a bar for its interval; a cross where it is out of reach."""
+    lengths = lengths_of(settings)
+    if len(lengths) < 2:
+        return None
+    figure, axes = _figure(8, 4.5)
+    trained = {job.trained_to for setting in settings for job in setting.jobs if job.trained_to is not None}
+    if len(trained) == 1:
+        axes.axvspan(min(lengths[0], *trained) - 0.5, max(trained) + 0.5, color="#EEEEEE")
+    width = 0.012 * (lengths[-1] - lengths[0])
+    for at, setting in enumerate(settings):
+        colour, kind = _style(at)
+        # A little aside, so that bars and crosses of several settings at one length are all seen.
+        aside = width * ((at % 9) - 4) / 2
+        points = [(length + aside, interval) for length, interval in setting.by_length.items()]
+        means = [interval.mean for _, interval in points]
+        axes.plot([x for x, _ in points], means, color=colour, linestyle=DASHES[kind], marker=MARKS[kind], markersize=4)
+        for x, interval in points:
+            if interval.low is not None and interval.high is not None:
+                axes.plot([x, x], [max(0, interval.low), min(1, interval.high)], color=colour, linewidth=1.5)
+        missing = [length + aside for length in setting.out_of_reach]
+        axes.plot(missing, [-0.03] * len(missing), "x", color=colour, markersize=5)
+    axes.set_xticks(lengths)
+    axes.set_ylim(-0.06, 1.03)
+    axes.set_xlabel("length (shaded: up to the longest of training; x: out of reach)", fontsize=9)
+    axes.set_ylabel("exact match: mean and 95 % interval", fontsize=9)
+    axes.set_title("Exact match by length", fontsize=10, loc="left")
+    _legend(axes, settings, {id(setting.jobs[0]): _style(at) for at, setting in enumerate(settings) if setting.jobs})
     return _png(figure)

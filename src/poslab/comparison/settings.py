@@ -23,6 +23,8 @@ class Setting:
         accuracy: likewise.
         loss: geometric mean of the last validation losses.
         steps: geometric mean of the steps to 99 % exact match; None unless every job reached it.
+        by_length: mean exact match at each length that the jobs were evaluated at, with its interval.
+        out_of_reach: the lengths that no job reaches, with the reason.
     """
 
     levels: dict[str, Value | None]
@@ -34,6 +36,13 @@ class Setting:
     accuracy: Interval | None
     loss: Interval | None
     steps: Interval | None
+    by_length: dict[int, Interval]
+    out_of_reach: dict[int, str]
+
+
+def lengths_of(settings: Sequence[Setting]) -> list[int]:
+    """Every length that jobs of these settings were to be evaluated at."""
+    return sorted({length for setting in settings for length in (*setting.by_length, *setting.out_of_reach)})
 
 
 def by_setting(jobs: Sequence[Job], axes: Sequence[str]) -> list[Setting]:
@@ -59,6 +68,9 @@ def _setting(levels: dict[str, Value | None], jobs: Sequence[Job], names: dict[s
     def last(name: str) -> list[float]:
         return [job.metrics[name] for job in completed if name in job.metrics]
 
+    reached = sorted({length for job in completed for length in job.by_length})
+    scores = {length: [job.by_length[length] for job in completed if length in job.by_length] for length in reached}
+    unreached = {length: why for job in completed for length, why in job.lengths_out_of_reach.items()}
     words = [level_name(axis, level, names) for axis, level in levels.items() if level is not None]
     return Setting(
         levels=levels,
@@ -70,4 +82,6 @@ def _setting(levels: dict[str, Value | None], jobs: Sequence[Job], names: dict[s
         accuracy=mean_interval(last("val/accuracy")),
         loss=log_interval(last("val/loss")),
         steps=log_interval([max(1, step) for step in steps]) if len(steps) == len(completed) else None,
+        by_length={length: found for length, values in scores.items() if (found := mean_interval(values))},
+        out_of_reach={length: unreached[length] for length in sorted(unreached) if length not in scores},
     )

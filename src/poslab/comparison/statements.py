@@ -100,7 +100,7 @@ def _on(contrast: Contrast) -> str:
 def _sentence(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> Statement:
     first, second = (level_name(contrast.axis, level, names) for level in (contrast.first, contrast.second))
     pair = f"{_on(contrast)}{first} against {second.removeprefix(f'{names[contrast.axis]} ')}"
-    left_out = _left_out(contrast, jobs, names)
+    left_out = left_out_jobs(contrast, jobs, names)
     test = contrast.test
     if test is None:
         return _cannot_tell(contrast, pair, left_out, jobs, axes, names)
@@ -207,7 +207,7 @@ def _moves_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], na
     return f"{', '.join(names[axis] for axis in shared)} changes with it" if shared else ""
 
 
-def _left_out(contrast: Contrast, jobs: Sequence[Job], names: dict[str, str]) -> str:
+def left_out_jobs(contrast: Contrast, jobs: Sequence[Job], names: dict[str, str]) -> str:
     """Jobs of the two levels that did not complete: a level that loses half of its jobs has not won with the rest."""
     lost = []
     for level in (contrast.first, contrast.second):

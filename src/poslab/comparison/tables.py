@@ -9,11 +9,12 @@ from typing import NamedTuple
 from poslab.comparison.axes import SEED, short_names, show
 from poslab.comparison.collect import Job
 from poslab.comparison.numbers import DASH, count, exactly, interval_text, number, percent, share_interval
-from poslab.comparison.settings import Setting
+from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statements import Statement
 
 Cell = str | float | None
 FIRST_STEP = "first step at 99 % exact match"
+OUT_OF_REACH = "out of reach"
 MARKS = {"difference": "**", "none": "", "unknown": "*"}
 
 
@@ -26,6 +27,7 @@ class Column(NamedTuple):
         get: the cell of a job; None for an empty one.
         text: a number as a person reads it.
         main: shown without being asked for.
+        why_not: why a job cannot have this number; None where it has it, or where nobody knows.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Column(NamedTuple):
     get: Callable[[Job], Cell]
     text: Callable[[float | None], str] = number
     main: bool = True
+    why_not: Callable[[Job], str | None] = lambda job: None
 
 
 def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
@@ -40,7 +43,13 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
     names = short_names([*axes])
     several = len({job.sweep for job in jobs}) > 1
     parts = dict.fromkeys(part for job in jobs for part in job.parameters)
-    lengths = sorted({name for job in jobs for name in job.metrics if name.startswith("length/")}, key=natural)
+    scores = [
+        (length, score)
+        for score in ("exact_match", "accuracy")
+        for length in sorted({length for job in jobs for length in (*job.by_length, *job.lengths_out_of_reach)})
+        if any(f"length/{length}/{score}" in job.metrics or length in job.lengths_out_of_reach for job in jobs)
+    ]
+    any_out_of_reach = any(job.out_of_reach for job in jobs)
     return [
         *([Column("sweep", "sweep", lambda job: job.sweep)] if several else []),
         Column("job", "job", lambda job: job.name),
@@ -57,7 +66,8 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
         _metric("val/accuracy", "accuracy", percent),
         _metric("val/exact_match", "exact match", percent),
         _metric("train/loss", "train loss"),
-        *(_metric(name, _length_title(name), _text_of(name)) for name in lengths),
+        *(_at_length(length, score) for length, score in scores),
+        *([Column("out_of_reach", "out of reach", _out_of_reach, main=False)] if any_out_of_reach else []),
         _metric("neighbour_similarity/offset_1", "neighbour similarity"),
         _reached("val/exact_match", FIRST_STEP),
         _reached("val/accuracy", "first step at 99 % accuracy", main=False),
@@ -94,13 +104,20 @@ def _whole(value: float | None) -> str:
     return DASH if value is None else f"{value:,.0f}"
 
 
-def _text_of(name: str) -> Callable[[float | None], str]:
-    return percent if name.rpartition("/")[2] in ("accuracy", "exact_match") else number
+def _at_length(length: int, score: str) -> Column:
+    name = f"length/{length}/{score}"
+    return Column(
+        name,
+        f"{score.replace('_', ' ')} at {length}",
+        lambda job: job.metrics.get(name),
+        percent,
+        main=score == "exact_match",
+        why_not=lambda job: job.lengths_out_of_reach.get(length),
+    )
 
 
-def _length_title(name: str) -> str:
-    _, length, metric = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
-    return f"{metric.replace('_', ' ')} at {length}"
+def _out_of_reach(job: Job) -> Cell:
+    return "; ".join(f"{name}: {why}" for name, why in job.out_of_reach.items())
 
 
 def csv_table(jobs: Sequence[Job], axes: Sequence[str]) -> str:
@@ -116,9 +133,18 @@ def csv_table(jobs: Sequence[Job], axes: Sequence[str]) -> str:
 
 
 def markdown(
-    jobs: Sequence[Job], settings: Sequence[Setting], said: Sequence[Statement], method: str, notes: Sequence[str]
+    jobs: Sequence[Job],
+    settings: Sequence[Setting],
+    said: Sequence[Statement],
+    method: str,
+    notes: Sequence[str],
+    length_plot: str | None = None,
 ) -> str:
-    """The statements, a row a setting, and the jobs that did not complete with their reasons."""
+    """The statements, a row a setting, and the jobs that did not complete with their reasons.
+
+    Args:
+        length_plot: where the plot of exact match against length lies, beside the text; None: there is none.
+    """
     lines = [f"# {title(jobs)}", "", *(_item(statement) for statement in said), ""]
     lines += [line for note in filter(None, [method, *notes]) for line in (note, "")]
     if any(setting.jobs for setting in settings):
@@ -127,6 +153,12 @@ def markdown(
         if any(len(setting.jobs) == 1 for setting in settings):
             lines[-1] += " A setting with n = 1 has no interval."
         lines += [""]
+    if lengths_of(settings):
+        lines += ["## By length", "", "Exact match at each length, means with 95 % intervals.", ""]
+        lines += [*_length_table(settings), ""]
+        lines += [line for why in _reasons(settings) for line in (f"Out of reach: {_cell(why)}.", "")]
+    if length_plot is not None:
+        lines += [f"![Exact match by length]({length_plot})", ""]
     lost = [job for job in jobs if not job.completed]
     if lost:
         lines += ["## Not completed", "", "| job | status | reason |", "|---|---|---|"]
@@ -167,6 +199,31 @@ def _setting_table(settings: Sequence[Setting]) -> list[str]:
     # A column without content says nothing.
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
+    return _lines(head, rows)
+
+
+def _length_table(settings: Sequence[Setting]) -> list[str]:
+    lengths = lengths_of(settings)
+    rows = [
+        [*map(show, setting.levels.values()), *(length_text(setting, length) for length in lengths)]
+        for setting in settings
+        if setting.by_length or setting.out_of_reach
+    ]
+    return _lines([*short_names([*settings[0].levels]).values(), *map(str, lengths)], rows)
+
+
+def length_text(setting: Setting, length: int) -> str:
+    """The exact match of a setting at a length, or that it does not reach it."""
+    return OUT_OF_REACH if length in setting.out_of_reach else share_interval(setting.by_length.get(length))
+
+
+def _reasons(settings: Sequence[Setting]) -> list[str]:
+    return [
+        f"{setting.label} at {length}, {why}" for setting in settings for length, why in setting.out_of_reach.items()
+    ]
+
+
+def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines]
 

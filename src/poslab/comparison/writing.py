@@ -8,7 +8,8 @@ from pathlib import Path
 from poslab.comparison.axes import SEED, varying
 from poslab.comparison.collect import Job, collect, in_order, without_repeats
 from poslab.comparison.page import page
-from poslab.comparison.plots import plots
+from poslab.comparison.past import past_training
+from poslab.comparison.plots import LENGTH_PLOT, plots
 from poslab.comparison.settings import Setting, by_setting
 from poslab.comparison.statements import Statement, statements
 from poslab.comparison.tables import csv_table, markdown
@@ -54,13 +55,18 @@ def write_comparison(folders: Sequence[Path], target: Path) -> Comparison:
     jobs = in_order(found, axes)
     settings = by_setting(jobs, axes)
     said, method = statements(jobs, axes)
-    notes = remarks(jobs, axes)
+    # Where lengths past training were asked for, they are the question.
+    beyond, how = past_training(jobs, axes)
+    said = [*beyond, *said]
+    notes = [*filter(None, [how]), *remarks(jobs, axes)]
+    drawn = plots(jobs, settings)
+    beside = f"{PLOTS_FOLDER}/{LENGTH_PLOT}" if LENGTH_PLOT in drawn else None
     content = {
         CSV_FILE: csv_table(jobs, axes).encode(),
-        MARKDOWN_FILE: markdown(jobs, settings, said, method, notes).encode(),
-        PAGE_FILE: page(jobs, axes, settings, said, method, notes).encode(),
+        MARKDOWN_FILE: markdown(jobs, settings, said, method, notes, beside).encode(),
+        PAGE_FILE: page(jobs, axes, settings, said, method, notes, drawn.get(LENGTH_PLOT)).encode(),
     }
-    content |= {f"{PLOTS_FOLDER}/{name}": png for name, png in plots(jobs, settings).items()}
+    content |= {f"{PLOTS_FOLDER}/{name}": png for name, png in drawn.items()}
     for name, data in content.items():
         write_atomically(target / name, data)
     counts = dict(sorted(Counter(job.status for job in jobs).items()))

@@ -4,11 +4,21 @@ from typing import Any
 
 from poslab.assembly import build
 from poslab.config import ConfigError
-from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars, Text
+from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
 from poslab.diagnostics.gallery import Gallery
 from poslab.tasks import Task
 
-__all__ = ["Diagnostic", "Finding", "Gallery", "Picture", "Scalars", "Text", "build_diagnostics", "check_diagnostics"]
+__all__ = [
+    "Diagnostic",
+    "Finding",
+    "Gallery",
+    "OutOfReach",
+    "Picture",
+    "Scalars",
+    "Text",
+    "build_diagnostics",
+    "check_diagnostics",
+]
 
 
 def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> list[Diagnostic]:
@@ -20,7 +30,7 @@ def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> l
     built = [_build(name, one) for name, one in options.items()]
     for diagnostic in built:
         diagnostic.gallery = gallery
-    return [diagnostic for diagnostic in built if diagnostic.every > 0]
+    return [diagnostic for diagnostic in built if diagnostic.every != 0]
 
 
 def check_diagnostics(options: dict[str, dict[str, Any]], task: Task, max_context_length: int) -> None:

@@ -42,7 +42,13 @@ class Text(NamedTuple):
     markdown: str
 
 
-Finding = Scalars | Picture | Text
+class OutOfReach(NamedTuple):
+    """What has no number, by the beginning of its tags, and why, in one line; goes into ``result.json``."""
+
+    reasons: dict[str, str]
+
+
+Finding = Scalars | Picture | Text | OutOfReach
 
 
 class Diagnostic(Callback):
@@ -52,17 +58,18 @@ class Diagnostic(Callback):
     not touched, so a run has the same numbers with diagnostics on or off.
 
     Args:
-        every: validations from one look to the next; 0 switches the diagnostic off.
+        every: validations from one look to the next; None looks at the end only, 0 switches the diagnostic off.
 
     Raises:
         ValueError: a negative ``every``.
     """
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, every: int | None = 1) -> None:
         super().__init__()
-        if every < 0:
-            raise ValueError(f"every={every} must be at least 1, or 0 to switch it off")
+        if every is not None and every < 0:
+            raise ValueError(f"every={every} must be at least 1, or 0 to switch it off, or null for the end only")
         self.every = every
+        self.out_of_reach: dict[str, str] = {}
         self.gallery = Gallery(in_background=False)
         self._validations = 0
         self._last_look: int | None = None
@@ -87,14 +94,19 @@ class Diagnostic(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What has been seen, in plain values: a run that goes on neither repeats a look nor forgets its start."""
-        return {"validations": self._validations, "last_look": self._last_look}
+        return {
+            "validations": self._validations,
+            "last_look": self._last_look,
+            "out_of_reach": dict(self.out_of_reach),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._validations = state_dict["validations"]
         self._last_look = state_dict["last_look"]
+        self.out_of_reach = state_dict.get("out_of_reach", {})
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if trainer.global_step == 0:
+        if self.every is not None and trainer.global_step == 0:
             self._report(trainer, pl_module)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -102,11 +114,16 @@ class Diagnostic(Callback):
             return
         self._validations += 1
         assert isinstance(pl_module, CopyModule)
+        due = self.every is not None and self._validations % self.every == 0
         # The last one is due at the end of the training, at this same step: now all diagnostics look together.
-        if self._validations % self.every == 0 or trainer.global_step == pl_module.total_steps:
+        if due or trainer.global_step == pl_module.total_steps:
             self._report(trainer, pl_module)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._report(trainer, pl_module)
+
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        # A run that was stopped after its last step and goes on has no training that could end.
         self._report(trainer, pl_module)
 
     def _report(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -138,6 +155,10 @@ class Diagnostic(Callback):
             case Text(tag, markdown):
                 for show in showing(trainer.loggers, "log_markdown"):
                     show(tag, markdown, step)
+            case OutOfReach(reasons):
+                if reasons.keys() - self.out_of_reach.keys():
+                    log.info("out of reach: %s (%s)", ", ".join(reasons), next(iter(reasons.values())))
+                self.out_of_reach |= reasons
 
     def _warn(self, error: Exception, step: int) -> None:
         """Say it once on the console; every time with its traceback in the log file."""

@@ -101,6 +101,9 @@ class Gallery(Callback):
         self._start(trainer)
         self._finish(trainer)
 
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.on_train_end(trainer, pl_module)
+
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:

@@ -1,0 +1,93 @@
+"""What is left of the scores past the training length."""
+
+import math
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from poslab.data import Probe
+from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
+from poslab.diagnostics.figures import TICK_SIZE, Plot
+from poslab.lengths import AtLength, at_lengths
+from poslab.model import LanguageModel
+
+FACTORS = (1.0, 1.25, 1.5, 2.0)
+
+
+def default_lengths(trained: range) -> list[int]:
+    """The longest of training and 1.25, 1.5 and 2 times as long; none where training has one length."""
+    return sorted({math.ceil(factor * trained[-1]) for factor in FACTORS}) if len(trained) > 1 else []
+
+
+def draw_lengths(found: Sequence[AtLength], shortest: int, longest: int) -> Figure:
+    """Exact match and accuracy against length; the lengths of training shaded, those out of reach crossed out."""
+    plot = Plot(4.2, 2.5, "Scores by length", "length", "share right")
+    axes = plot.axes
+    scored = [at for at in found if at.out_of_reach is None]
+    missing = [at for at in found if at.out_of_reach is not None]
+    low, high = min(shortest, found[0].length), max(longest, found[-1].length)
+    margin = 0.04 * (high - low) or 0.5
+    axes.axvspan(shortest - margin / 2, longest + margin / 2, color="0.92")
+    axes.hlines((0, 0.5, 1), low - margin, high + margin, colors="0.8", linewidths=1)
+    for name, colour, mark in (("accuracy", "0.55", "s--"), ("exact_match", "C0", "o-")):
+        axes.plot([at.length for at in scored], [getattr(at, name) for at in scored], mark, color=colour, markersize=4)
+    axes.plot([at.length for at in missing], [0] * len(missing), "x", color="C3", markersize=6)
+    legend = "exact match (blue), accuracy (grey, dashed), training lengths shaded"
+    axes.text(high + margin, 1.07, legend, ha="right", va="bottom", fontsize=TICK_SIZE)
+    if missing:
+        reason = "\n".join(textwrap.wrap(f"x out of reach: {missing[0].out_of_reach}", 70))
+        axes.text(high, 0.07, reason, ha="right", va="bottom", fontsize=TICK_SIZE - 1, color="C3")
+    axes.set_xlim(low - margin, high + margin)
+    axes.set_ylim(-0.05, 1.05)
+    shown = sorted({low, longest, *(at.length for at in found)})
+    plot.xticks(shown, shown)
+    plot.yticks((0, 0.5, 1), ("0", "0.5", "1"))
+    return plot.figure
+
+
+class Lengths(Diagnostic):
+    """Scalars ``length/<n>/accuracy`` and ``length/<n>/exact_match``, each on a fixed set of its own, and their curve.
+
+    A length that the model or the task does not have is out of reach, with the reason, and has no scalars.
+
+    Args:
+        every: validations from one look to the next; None looks at the end only, 0 switches the diagnostic off.
+        lengths: in the task's own unit; None: the longest of training and 1.25, 1.5 and 2 times as long where training
+            draws from a range, none where it has one length.
+        n_examples: at each length.
+
+    Raises:
+        ValueError: ``lengths`` is no list of whole numbers, or ``n_examples < 1``.
+    """
+
+    def __init__(self, every: int | None = None, lengths: Collection[int] | None = None, n_examples: int = 512) -> None:
+        super().__init__(every)
+        whole = lengths is None or (
+            isinstance(lengths, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in lengths)
+        )
+        if not whole:
+            raise ValueError(f"lengths={lengths} must be a list of whole numbers, [20,30] say, or null")
+        if n_examples < 1:
+            raise ValueError(f"n_examples={n_examples} must be at least 1")
+        self.lengths = None if lengths is None else sorted(set(lengths))
+        self.n_examples = n_examples
+
+    def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
+        trained = probe.data.task.lengths
+        lengths = default_lengths(trained) if self.lengths is None else self.lengths
+        found = at_lengths(model, probe.data, lengths, self.n_examples)
+        values = {
+            f"length/{at.length}/{name}": value
+            for at in found
+            for name, value in (("accuracy", at.accuracy), ("exact_match", at.exact_match))
+            if value is not None
+        }
+        reasons = {f"length/{at.length}": at.out_of_reach for at in found if at.out_of_reach is not None}
+        if values:
+            yield Scalars(values)
+        if reasons:
+            yield OutOfReach(reasons)
+        if found:
+            yield Picture("length/curve", partial(draw_lengths, found, trained[0], trained[-1]))
