@@ -190,6 +190,18 @@ def test_projections_onto_the_residual_stream_start_smaller_with_depth(n_layers:
             assert abs(float(weight.mean())) < 5 * bound / math.sqrt(weight.numel())
 
 
+def test_the_smaller_start_can_be_left_out() -> None:
+    torch.manual_seed(0)
+    scaled = TransformerLM(10, 16, 4, 3, 12)
+    torch.manual_seed(0)
+    plain = TransformerLM(10, 16, 4, 3, 12, scale_residuals=False)
+    for one, other in zip(scaled.blocks, plain.blocks, strict=True):
+        torch.testing.assert_close(one.attention.out_proj.weight * math.sqrt(6), other.attention.out_proj.weight)
+        torch.testing.assert_close(one.mlp[2].weight * math.sqrt(6), other.mlp[2].weight)
+        assert torch.equal(one.mlp[0].weight, other.mlp[0].weight)
+    assert torch.equal(scaled.head.weight, plain.head.weight)
+
+
 def test_depth_does_not_widen_the_residual_stream() -> None:
     torch.manual_seed(0)
     spread = []

@@ -141,7 +141,7 @@ def _attention(config: ModelConfig, **arguments: Any) -> "LanguageModel":
 def _transformer(config: ModelConfig, **arguments: Any) -> "LanguageModel":
     from poslab.model import TransformerLM
 
-    return TransformerLM(n_layers=config.n_layers, **arguments)
+    return TransformerLM(n_layers=config.n_layers, scale_residuals=config.scale_residuals, **arguments)
 
 
 ARCHITECTURES = {"attention": _attention, "transformer": _transformer}

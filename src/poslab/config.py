@@ -78,6 +78,7 @@ class ModelConfig:
     token_init_std: float
     token_file: str | None
     dropout: float
+    scale_residuals: bool = True
 
     def __post_init__(self) -> None:
         _one_of("model.architecture", self.architecture, ("attention", "transformer"))

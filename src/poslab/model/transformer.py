@@ -58,7 +58,8 @@ class Block(nn.Module):
 class TransformerLM(LanguageModel):
     """Token + position -> ``n_layers`` pre-norm blocks -> final norm -> linear head.
 
-    The projections onto the residual stream start smaller by ``1 / sqrt(2 n_layers)``, so that depth does not widen it.
+    The projections onto the residual stream start smaller by ``1 / sqrt(2 n_layers)``, so that depth does not widen it;
+    two layers copy further past their training length with ALiBi when they start at full size.
 
     Source: Radford et al. 2019 (GPT-2), section 2.3, for pre-norm blocks and the scaled start.
 
@@ -72,6 +73,7 @@ class TransformerLM(LanguageModel):
         tie_embeddings: the head and the token table are one matrix, counted once.
         token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
         dropout: in attention weights and on both residuals, while training.
+        scale_residuals: whether those projections start smaller; False: as torch starts every linear layer.
 
     Raises:
         ValueError: sizes that do not fit each other; names the numbers.
@@ -89,6 +91,7 @@ class TransformerLM(LanguageModel):
         tie_embeddings: bool = False,
         token_embedding: TokenEmbedding | None = None,
         dropout: float = 0.0,
+        scale_residuals: bool = True,
     ) -> None:
         super().__init__(vocab_size, d_model, max_context_length, positions, token_embedding)
         if n_layers < 1:
@@ -96,6 +99,8 @@ class TransformerLM(LanguageModel):
         self.blocks = nn.ModuleList(Block(d_model, n_heads, max_context_length, dropout) for _ in range(n_layers))
         self.final_norm = nn.LayerNorm(d_model)
         self.head = self.make_head(tie_embeddings)
+        if not scale_residuals:
+            return
         with torch.no_grad():
             for block in self._blocks():
                 for projection in block.residual_projections():
