@@ -26,7 +26,8 @@ from poslab.preflight import preflight
 from poslab.results import RunFolder
 
 CHOICES = [
-    (path.parent.relative_to(CONF).as_posix(), path.stem)
+    # A folder within a group is a part of the choice: experiment=claims/depth.
+    tuple(path.relative_to(CONF).with_suffix("").as_posix().split("/", maxsplit=1))
     for path in sorted(CONF.rglob("*.yaml"))
     if path.parent != CONF and not path.is_relative_to(CONF / "hydra")
 ]
