@@ -43,7 +43,7 @@ class Shown:
 class Stage:
     """A gallery with a trainer around it that never trains."""
 
-    def __init__(self, folder: Path, in_background: bool) -> None:
+    def __init__(self, folder: Path, in_background: bool, only_ends: bool = False) -> None:
         self.folder = folder
         self.shown = Shown()
         self.trainer = lightning.Trainer(
@@ -57,7 +57,7 @@ class Stage:
         # One that shows pictures, and one that cannot.
         self.trainer.loggers = [self.shown, object()]  # type: ignore[list-item]
         self.module = lightning.LightningModule()
-        self.gallery = Gallery(in_background=in_background)
+        self.gallery = Gallery(in_background=in_background, only_ends=only_ends)
 
     def look(self, step: int, **makes: Callable[[], Figure]) -> None:
         """What a validation does: order pictures and start to draw them."""
@@ -147,6 +147,24 @@ def test_a_child_draws_only_where_there_is_a_core_for_it(
     assert Gallery().in_background is in_background
     monkeypatch.setattr(gallery_module, "CAN_FORK", False)
     assert not Gallery().in_background
+
+
+@both_ways
+def test_of_the_ends_only_the_first_and_the_last_picture_of_each_tag_are_drawn(
+    tmp_path: Path, in_background: bool
+) -> None:
+    stage = Stage(tmp_path, in_background, only_ends=True)
+    stage.look(0, often=good("a"), seldom=good("b"))
+    stage.look(1, often=good("c"), seldom=good("d"))
+    stage.look(2, often=good("e"))
+    stage.look(3, often=good("f"))
+    stage.end()
+    assert [(tag, step) for tag, step, _ in stage.shown.pictures] == [
+        ("group/often", 0),
+        ("group/seldom", 0),
+        ("group/often", 3),
+        ("group/seldom", 1),
+    ]
 
 
 @both_ways

@@ -486,3 +486,15 @@ def test_tensorboard_itself_lists_numbers_pictures_and_sessions(
         shown = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}
         last = server.ask(f"scalars/scalars?run={run}&tag=val/loss")[-1][2]
         assert shown["val/loss"] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    ("brief", "pictures", "seen"),
+    [(False, "auto", [0, 3, 6, 9]), (True, "auto", [0, 9]), (True, "all", [0, 3, 6, 9]), (False, "ends", [0, 9])],
+)
+def test_one_job_of_many_shows_its_first_and_its_last_pictures(
+    brief: bool, pictures: str, seen: list[int], tmp_path: Path
+):
+    config = compose(*SMALL, "trainer.max_epochs=3", "diagnostics=[position_table]", f"logger.pictures={pictures}")
+    experiment.run(config, tmp_path / "run", brief=brief)
+    assert steps(read(tmp_path / "run"), "positions/table") == seen

@@ -167,6 +167,10 @@ class TrainerConfig:
 @dataclass(kw_only=True)
 class LoggerConfig:
     tensorboard: bool
+    pictures: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("logger.pictures", self.pictures, ("auto", "all", "ends"))
 
 
 @dataclass(kw_only=True)

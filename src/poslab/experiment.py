@@ -48,7 +48,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         config: the composed configuration.
         path: the folder; made if it is not there, refused if it holds a run, unless ``resume=auto``.
         overrides: what was typed to get this configuration, for the record.
-        brief: say the end in one line instead of a table; a sweep has many ends.
+        brief: it is one of many: say the end in one line instead of a table, draw the first and the last pictures only.
 
     Returns:
         the last validation loss.
@@ -89,7 +89,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         model = build_model(job, task)
         module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
         data = TaskData(task, job.data, job.seed, model.vocab_size)
-        trainer = build_trainer(job, folder, table, board)
+        trainer = build_trainer(job, folder, table, board, brief)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
         if board is not None and start.checkpoint is None:
@@ -143,13 +143,13 @@ def describe(error: BaseException) -> str:
 
 
 def build_trainer(
-    job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None
+    job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, brief: bool = False
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
     callbacks: list[Callback] = [EpochLines(table)]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
-    gallery = Gallery()
+    gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
     # The gallery after them: when it runs, all of them have ordered their pictures.
     callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
     # After them: a trial that is ended here has been looked at.

@@ -79,10 +79,14 @@ class Gallery(Callback):
     Args:
         in_background: draw in a forked child; False draws in place; None: in a child where the system can fork and this
             process may use more than one core (a fork costs as much as a few pictures).
+        only_ends: of each tag, draw the pictures of the first look and the last one; of those between, none. Pictures
+            take a small model longer than its training does, and in a sweep hardly anyone looks at those between.
     """
 
-    def __init__(self, in_background: bool | None = None) -> None:
+    def __init__(self, in_background: bool | None = None, only_ends: bool = False) -> None:
         self.in_background = CAN_FORK and allowed_threads() > 1 if in_background is None else in_background
+        self.only_ends = only_ends
+        self._begun = False
         self._orders: list[Order] = []
         self._child: Child | None = None
         self._warned: set[str] = set()
@@ -98,7 +102,7 @@ class Gallery(Callback):
         self._start(trainer)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self._start(trainer)
+        self._start(trainer, last=True)
         self._finish(trainer)
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -107,14 +111,18 @@ class Gallery(Callback):
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:
-        self._start(trainer)
+        self._start(trainer, last=True)
         self._finish(trainer)
 
-    def _start(self, trainer: lightning.Trainer) -> None:
+    def _start(self, trainer: lightning.Trainer, last: bool = False) -> None:
         """Send what was ordered to be drawn; one child at a time, so that training keeps its core."""
-        orders, self._orders = self._orders, []
-        if not orders:
+        if not self._orders:
             return
+        if self.only_ends and self._begun and not last:
+            self._orders = list({order.tag: order for order in self._orders}.values())
+            return
+        self._begun = True
+        orders, self._orders = self._orders, []
         self._finish(trainer)
         if not self.in_background:
             self._show(trainer, draw(orders))
