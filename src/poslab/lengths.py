@@ -60,4 +60,3 @@ def _at_length(model: LanguageModel, data: TaskData, length: int, n_examples: in
         return AtLength(length, None, None, " ".join(str(reason).split()))
     means = score_all(longer, data.examples(n_examples, [length]).batches).means()
     return AtLength(length, means["accuracy"], means["exact_match"], None)
-

@@ -326,8 +326,9 @@ def job_label(overrides: Sequence[str], varying: set[str]) -> str:
         if override.partition("=")[0] in varying:
             if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", value):
                 value = f"{float(value):.4g}"  # drawn by a search; the key at the end tells it from its neighbours
-            # A choice of a group says what it is; a number needs its key.
-            parts.append(value if re.fullmatch(r"[A-Za-z_]+", value) else f"{key.split('.')[-1]}{value}")
+            # A choice of a group says what it is; a number and a yes or no need their key.
+            plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value.lower() not in ("true", "false", "null")
+            parts.append(value if plain else f"{key.split('.')[-1]}{value}")
     label = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).strip("._-")
     return label[:LONGEST_LABEL].rstrip("._-") or "job"
 
