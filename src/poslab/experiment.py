@@ -29,7 +29,7 @@ from poslab.module import CopyModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, open_folder, stored_result
+from poslab.resume import Start, model_settings, open_folder, stored_result
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
@@ -87,7 +87,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
         torch.manual_seed(job.seed)
         model = build_model(job, task)
-        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
+        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, model_settings(job))
         data = TaskData(task, job.data, job.seed, model.vocab_size)
         trainer = build_trainer(job, folder, table, board, brief)
         device = device_name(trainer.strategy.root_device)

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import lightning
@@ -28,16 +29,23 @@ class CopyModule(lightning.LightningModule):
         optimizer: algorithm, rate and schedule.
         log_every_n_steps: steps from one logged training loss to the next.
         total_steps: updates after which the training ends, also within an epoch; all that the Trainer plans if None.
+        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
     """
 
     def __init__(
-        self, model: LanguageModel, optimizer: OptimizerConfig, log_every_n_steps: int, total_steps: int | None = None
+        self,
+        model: LanguageModel,
+        optimizer: OptimizerConfig,
+        log_every_n_steps: int,
+        total_steps: int | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.optimizer_config = optimizer
         self.log_every_n_steps = log_every_n_steps
         self._total_steps = total_steps
+        self.settings = dict(settings or {})
         self._loss_to_log: Tensor | None = None
         self._epoch_loss: list[Tensor] = []
         self._validation: list[Score] = []
@@ -127,9 +135,14 @@ class CopyModule(lightning.LightningModule):
         return values
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
+        if self.trainer.is_global_zero:
+            for logger in self.trainer.loggers:
+                logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,
+            "settings": self.settings,
             "random_state": torch.get_rng_state(),
             "batches_by_seq_len": dict(self.batches_by_seq_len),
         }
