@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poslab.comparison import ComparisonError, write_comparison
-from poslab.comparison.axes import flat_settings, varying
+from poslab.comparison.axes import flat_settings, is_setting, varying
 from poslab.comparison.collect import Job, collect, in_order
 from poslab.comparison.history import read_history, thinned
 
@@ -273,3 +273,10 @@ def test_a_long_curve_keeps_its_ends() -> None:
     assert len(steps) == 50
     assert (steps[0], steps[-1]) == (0, 1000)
     assert values == [float(step) for step in steps]
+
+
+def test_how_fast_a_job_goes_is_no_axis():
+    jobs = [flat_settings(config(trainer__threads=threads, data__num_workers=n)) for threads, n in (("1", 0), ("2", 2))]
+    assert varying(jobs) == []
+    assert not is_setting("trainer.threads=2")
+    assert is_setting("trainer.max_epochs=2")

@@ -13,6 +13,8 @@ Value = int | float | str
 SEED = "seed"
 # What a job shows and where it writes, not what it computes.
 _NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path")
+# Likewise single keys: how fast it goes, not what comes out.
+_NOT_KEYS = ("trainer.progress_bar", "trainer.threads", "data.num_workers")
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
 
@@ -21,7 +23,8 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
 
     A class named by ``_target_`` is shown as its module, as on the command line: ``pos`` is ``sinusoidal``.
     """
-    return dict(_flat({key: value for key, value in config.items() if key not in _NOT_SETTINGS}, ""))
+    found = _flat({key: value for key, value in config.items() if key not in _NOT_SETTINGS}, "")
+    return {key: value for key, value in found if key not in _NOT_KEYS}
 
 
 def _flat(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Value]]:
@@ -58,7 +61,8 @@ def _number(text: str) -> Value:
 
 def is_setting(override: str) -> bool:
     """Whether an override says what a job computes, rather than where it writes."""
-    return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0] not in _NOT_SETTINGS
+    key = override.lstrip("+~").partition("=")[0]
+    return re.split("[./]", key, maxsplit=1)[0] not in _NOT_SETTINGS and key not in _NOT_KEYS
 
 
 def varying(jobs: Sequence[Mapping[str, Value]]) -> list[str]:
