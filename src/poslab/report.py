@@ -19,7 +19,7 @@ from rich.table import Table
 from poslab.cli import pasted
 from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
-from poslab.results import Result, RunFolder, by_length
+from poslab.results import COPIES, Result, RunFolder, by_length
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,8 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         table.add_row(
             "exact match at length", ", ".join([*texts, *(f"{length}: out of reach" for length in unreached)])
         )
+    if "copies/completed" in metrics:
+        table.add_row("copies", f"{metrics['copies/completed']:.0f} completed; numbers above are means")
     if result.parameters:
         parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
         table.add_row("parameters", ", ".join(parts))
@@ -143,8 +145,9 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     text = io.StringIO()
     Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    if (folder.checkpoints / "last.ckpt").exists():
-        lines += [f"use it: {command}" for command in commands_for(path)]
+    usable = next(iter(sorted(folder.path.glob(f"{COPIES}/*/checkpoints/last.ckpt"))), folder.checkpoints / "last.ckpt")
+    if usable.exists():
+        lines += [f"use it: {command}" for command in commands_for(shown_path(usable.parents[1]))]
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted":

@@ -25,7 +25,7 @@ from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
 from poslab.report import tensorboard_command
 from poslab.results import write_atomically
-from poslab.resume import job_key, stored_status
+from poslab.resume import job_key, stored_result, stored_status
 
 log = logging.getLogger(__name__)
 
@@ -218,8 +218,9 @@ class Sweep:
         """The end table and the comparison; whether every job is complete."""
         statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
         for name, status in statuses.items():
-            if status != "completed":
-                log.info("%-12s %s", status, name)
+            error = stored_result(self.folder / name).get("error") if status == "completed" else None
+            if status != "completed" or error:
+                log.info("%-12s %s%s", status, name, f" ({error})" if error else "")
         try:
             from poslab.comparison import write_comparison
 
@@ -235,7 +236,9 @@ class Sweep:
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
             log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
-        return all(status == "completed" for status in statuses.values())
+        # A bundle is complete where one copy is; its error says which of them diverged.
+        errors = [stored_result(self.folder / name).get("error") for name in statuses]
+        return all(status == "completed" for status in statuses.values()) and not any(errors)
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
@@ -247,9 +250,11 @@ def checked_job(composed: DictConfig) -> TrainConfig:
     job = checked(composed)
     task = build_task(job)
     model = build_model(job, task)
+    from poslab.bundle.check import check_copies
     from poslab.diagnostics import check_diagnostics
 
     check_diagnostics(job.diagnostics, task, model.max_context_length)
+    check_copies(job, task, model)
     if job.trainer.strategy == "ddp":
         raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
     return job
@@ -339,7 +344,7 @@ def supersede(folder: Path, name: str) -> None:
     attempt = 1 + sum(1 for _ in target.glob(f"{name}-*"))
     aside = target / f"{name}-{attempt}"
     (folder / name).rename(aside)
-    for events in aside.glob("events.out.tfevents.*"):
+    for events in aside.rglob("events.out.tfevents.*"):
         events.unlink()
 
 

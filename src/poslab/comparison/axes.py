@@ -12,7 +12,7 @@ Value = int | float | str
 
 SEED = "seed"
 # What a job shows and where it writes, not what it computes.
-_NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path")
+_NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path", "seeds")
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
 
