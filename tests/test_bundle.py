@@ -23,6 +23,7 @@ from poslab.comparison.collect import collect
 from poslab.comparison.settings import by_setting
 from poslab.config import ConfigError, checked, run_name
 from poslab.metrics import score_all, token_loss
+from poslab.module import ALGORITHMS
 from poslab.positions.base import PositionScheme
 from poslab.preflight import preflight
 from poslab.results import DivergedError
@@ -58,9 +59,10 @@ def assert_same_run(copy: Path, alone: Path) -> None:
     for name in ("last", "best"):
         for (key, one), (other, two) in zip(weights(copy, name).items(), weights(alone, name).items(), strict=True):
             assert key == other
-            # A key's bias shifts all scores of a query alike, and so does FIRE's: their gradient is nothing but rounding.
-            if key.endswith("positional_embedding.network.2.bias"):
+            if ALGORITHMS["adam"] is plain_descent:
+                torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
                 continue
+            # A key's bias shifts all scores of a query alike: its gradient is nothing but rounding.
             if key.endswith("qkv_proj.bias"):
                 one, two = (torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in (one, two))
             # Adam makes a whole step of a gradient however small, and of its rounding too: a few weights show it.
@@ -76,19 +78,24 @@ def assert_same_run(copy: Path, alone: Path) -> None:
 
 
 def assert_as_alone(tmp_path: Path, *overrides: str, seed: int = 3) -> Path:
-    """Train two copies at once and each alone; returns the bundle's folder."""
+    """Train two copies at once and the second one alone; returns the bundle's folder."""
     bundle = train(tmp_path / "bundle", *overrides, f"seed={seed}", "seeds=2")
-    for each in (seed, seed + 1):
-        alone = train(tmp_path / f"alone{each}", *overrides, f"seed={each}")
-        assert_same_run(bundle / f"copies/seed{each}", alone)
+    alone = train(tmp_path / "alone", *overrides, f"seed={seed + 1}")
+    assert_same_run(bundle / f"copies/seed{seed + 1}", alone)
     different = [weights(bundle / f"copies/seed{each}") for each in (seed, seed + 1)]
     assert any(not torch.allclose(different[0][name], different[1][name]) for name in different[0])
     return bundle
 
 
+def plain_descent(parameters: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
+    """In Adam's place: its steps are as large as the gradient, so that rounding stays as small as it is."""
+    return torch.optim.SGD(parameters, lr=20 * lr)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("pos", SCHEMES)
-def test_every_scheme_and_model_as_alone(tmp_path: Path, pos: str, model: str) -> None:
+def test_every_scheme_and_model_as_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pos: str, model: str) -> None:
+    monkeypatch.setitem(ALGORITHMS, "adam", plain_descent)
     assert_as_alone(tmp_path, *TINY, *QUIET, f"pos={pos}", *MODELS[model])
 
 

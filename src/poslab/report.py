@@ -23,6 +23,9 @@ from poslab.results import COPIES, Result, RunFolder, by_length
 
 log = logging.getLogger(__name__)
 
+# What decides no copy's result.
+NO_HPARAMS = ("diagnostics", "logger", "resume", "sweep", "seeds")
+
 
 class EpochLines(Callback):
     """One line after each validation."""
@@ -49,9 +52,7 @@ class EpochLines(Callback):
 
 def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     """The settings that decide the result, flat and of the types that the HParams tab knows."""
-    settings = flat(
-        {key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger", "resume", "sweep")}
-    )
+    settings = flat({key: value for key, value in asdict(job).items() if key not in NO_HPARAMS})
     named = {key: value for key, value in settings.items() if not key.startswith(("pos.", "task."))}
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns

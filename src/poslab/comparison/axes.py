@@ -11,7 +11,7 @@ from poslab.config import choice_of
 Value = int | float | str
 
 SEED = "seed"
-# What a job shows and where it writes, not what it computes.
+# What a job shows, where it writes and how many are trained beside it, not what it computes.
 _NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path", "seeds")
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
