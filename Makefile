@@ -44,8 +44,13 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 # Each goes on where it was stopped; a sweep with a job that failed is judged by the others.
-CLAIMS ?= $(notdir $(basename $(wildcard conf/experiment/claims/*.yaml)))
+ALL_CLAIMS := $(notdir $(basename $(wildcard conf/experiment/claims/*.yaml)))
+CLAIMS ?= $(ALL_CLAIMS)
 claims: $(VENV)/.installed-dev
+	@for name in $(CLAIMS); do \
+	  test -f conf/experiment/claims/$$name.yaml || { \
+	    echo "no claims are called '$$name'; there are: $(ALL_CLAIMS)"; exit 1; }; \
+	done
 	@for name in $(CLAIMS); do \
 	  place=outputs/claims/$$name; \
 	  again=$$(test -f $$place/sweep.json && echo sweep.resume=$$place); \

@@ -80,7 +80,7 @@ def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength
         f"{'validation':<12}{own['loss']:>9.4f}{own['accuracy']:>11.1%}{own['exact_match']:>13.1%}",
     ]
     for at in lengths:
-        name = f"{f'length {at.length}':<12}{'':>9}"
+        name = f"{f'length {at.length}':<12}{'-':>9}"
         out_of_reach = f"  out of reach: {at.out_of_reach}"
         lines.append(
             name + (out_of_reach if at.accuracy is None else f"{at.accuracy:>11.1%}{at.exact_match or 0:>13.1%}")

@@ -426,7 +426,9 @@ def test_a_look_that_raises_is_warned_of_once_and_the_rest_goes_on(
     monkeypatch.setattr(HeadMaps, "look", half)
     with caplog.at_level(logging.DEBUG, logger="poslab"):
         folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
-    assert said(caplog) == ["diagnostic HeadMaps failed at step 0, training goes on: Fails('cannot look')"]
+    assert said(caplog) == [
+        "diagnostic HeadMaps failed at step 0, training goes on (see train.log): Fails('cannot look')"
+    ]
     assert status(folder) == "completed"
     assert figures(folder) == FILES - {"heads_layer_0.png"}
     events = read(folder)

@@ -83,3 +83,10 @@ def test_the_experiment_lists_every_scheme() -> None:
     text = (CONF / "experiment/length_generalization.yaml").read_text()
     schemes = {path.stem for path in (CONF / "pos").glob("*.yaml")}
     assert {line.split("pos=")[1].split()[0] for line in text.splitlines() if "      - pos=" in line} == schemes
+
+
+def test_a_choice_is_its_own_label_and_a_number_or_a_switch_has_its_key():
+    overrides = ["pos=t5", "seed=3", "model.tie_embeddings=true", "pos.train_offset=random"]
+    assert job_label(overrides, {"pos", "seed", "model.tie_embeddings", "pos.train_offset"}) == (
+        "t5-seed3-tie_embeddingstrue-random"
+    )

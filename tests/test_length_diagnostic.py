@@ -99,7 +99,7 @@ def test_what_is_out_of_reach_is_recorded_said_once_and_drawn(tmp_path: Path, ca
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("out of reach")]
     assert lines == [
         "out of reach: length/8, length/10 (LearnedPositionalEmbedding has 14 positions and cannot place 16 tokens; "
-        "build it with max_context_length 16 or more)"
+        "it has to be trained with max_context_length 16 or more)"
     ]
     found = result(folder)["out_of_reach"]
     assert list(found) == ["length/8", "length/10"]

@@ -33,18 +33,20 @@ def extended_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert not target.exists()
             target.write_text(block, encoding="utf-8")
             written += 1
-    assert written == 4, "a scheme and a diagnostic, each one class and one yaml"
+    assert written == 6, "a scheme, a task and a diagnostic, each one class and one yaml"
     return root
 
 
 @pytest.mark.process
-def test_a_scheme_and_a_diagnostic_of_ones_own(extended_checkout: Path) -> None:
+def test_a_scheme_a_task_and_a_diagnostic_of_ones_own(extended_checkout: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
             "train.py",
             "pos=recency",
             "pos.slope=0.1",
+            "task=rotate",
+            "task.length=8",
             "diagnostics=[all,head_entropy]",
             "trainer.max_steps=10",
             "hydra.run.dir=run",

@@ -196,7 +196,7 @@ def test_a_scheme_without_an_end_writes_on_and_a_table_says_why_not(
     said = use("generate.py", tmp_path, f"run={table}", five, "context=10")
     assert said == (
         "error: LearnedPositionalEmbedding has 6 positions and cannot place 10 tokens; "
-        "build it with max_context_length 10 or more"
+        "it has to be trained with max_context_length 10 or more"
     )
 
 

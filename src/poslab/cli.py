@@ -17,7 +17,7 @@ from typing import Any
 from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -153,6 +153,8 @@ def explain(error: BaseException, config_dir: Path) -> str:
     """One line for an error: what was wrong, which values, what to do."""
     if isinstance(error, MissingConfigException):
         return _explain_choice(str(error), config_dir)
+    if isinstance(error, OverrideParseException) and "=" not in error.override:
+        return f"'{error.override}' sets nothing; write key=value, pos=sinusoidal say; see python train.py --help"
     if "Config group override must be a string or a list" in str(error):
         return _explain_null_choice(config_dir)
     if isinstance(error, (HydraException, OmegaConfBaseException)):

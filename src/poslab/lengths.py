@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from poslab.data import FixedBatches, TaskData
-from poslab.metrics import Score, score
+from poslab.data import TaskData
+from poslab.metrics import score_all
 from poslab.model import LanguageModel
 
 
@@ -58,11 +58,5 @@ def _at_length(model: LanguageModel, data: TaskData, length: int, n_examples: in
         longer = model.extended(data.task.seq_len_at(length))
     except ValueError as reason:
         return AtLength(length, None, None, " ".join(str(reason).split()))
-    means = _total(longer, data.examples(n_examples, [length])).means()
+    means = score_all(longer, data.examples(n_examples, [length]).batches).means()
     return AtLength(length, means["accuracy"], means["exact_match"], None)
-
-
-def _total(model: LanguageModel, examples: FixedBatches) -> Score:
-    device = next(model.parameters()).device
-    scores = [score(model(tokens.to(device)), targets.to(device)) for tokens, targets in examples.batches]
-    return Score(*(torch.stack(parts).sum() for parts in zip(*scores, strict=True)))

@@ -33,6 +33,8 @@ PLAN_FILE = "sweep.json"
 INVALID_FILE = "invalid.json"
 SUPERSEDED = "superseded"
 LONGEST_LABEL = 60
+# Sentences of the comparison on the console; the rest is in its files.
+MOST_SAID = 5
 # A diverged job would diverge again: the same numbers, the same end.
 FINISHED = ("completed", "diverged")
 
@@ -204,9 +206,8 @@ class Sweep:
         workers = getattr(self.launcher, "workers", 1)
         done = sum(job.state in FINISHED for job in self.jobs.values())
         before = f", {done} done before" if done else ""
-        log.info(
-            "sweep  %s: %d jobs%s, launcher %s, workers %s", self.folder, len(self.jobs), before, launcher, workers
-        )
+        total = f"{len(self.jobs)} {'job' if len(self.jobs) == 1 else 'jobs'}"
+        log.info("sweep  %s: %s%s, launcher %s, workers %s", self.folder, total, before, launcher, workers)
         by_reason: dict[str, list[Job]] = {}
         for job in self.invalid:
             by_reason.setdefault(job.reason, []).append(job)
@@ -224,7 +225,9 @@ class Sweep:
         try:
             from poslab.comparison import write_comparison
 
-            write_comparison([self.folder], self.folder)
+            comparison = write_comparison([self.folder], self.folder)
+            for said in comparison.statements[:MOST_SAID]:
+                log.info("found  %s", said.text)
             log.info("compare: %s", self.folder / "comparison.html")
         except Exception as error:
             # The runs are there; a comparison can be made again.
@@ -331,8 +334,9 @@ def job_label(overrides: Sequence[str], varying: set[str]) -> str:
         if override.partition("=")[0] in varying:
             if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", value):
                 value = f"{float(value):.4g}"  # drawn by a search; the key at the end tells it from its neighbours
-            # A choice of a group says what it is; a number needs its key.
-            parts.append(value if re.fullmatch(r"[A-Za-z_]+", value) else f"{key.split('.')[-1]}{value}")
+            # A choice of a group says what it is; a number and a yes or no need their key.
+            plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value.lower() not in ("true", "false", "null")
+            parts.append(value if plain else f"{key.split('.')[-1]}{value}")
     label = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).strip("._-")
     return label[:LONGEST_LABEL].rstrip("._-") or "job"
 

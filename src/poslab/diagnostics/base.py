@@ -167,6 +167,7 @@ class Diagnostic(Callback):
     def _warn(self, error: Exception, step: int) -> None:
         """Say it once on the console; every time with its traceback in the log file."""
         if not self._failed:
-            log.warning("diagnostic %s failed at step %d, training goes on: %r", type(self).__name__, step, error)
+            name = type(self).__name__
+            log.warning("diagnostic %s failed at step %d, training goes on (see train.log): %r", name, step, error)
         self._failed = True
         log.debug("diagnostic %s failed", type(self).__name__, exc_info=True)

@@ -74,8 +74,8 @@ class PositionScheme(nn.Module):
         """
         if self.max_context_length is not None and max_context_length > self.max_context_length:
             raise ValueError(
-                f"{type(self).__name__} has {self.max_context_length} positions and cannot place "
-                f"{max_context_length} tokens; build it with max_context_length {max_context_length} or more"
+                f"{type(self).__name__} has {self.max_context_length} positions and cannot place {max_context_length} "
+                f"tokens; it has to be trained with max_context_length {max_context_length} or more"
             )
 
     def forward(self, seq_len: int) -> Float[Tensor, "t d"] | None:
