@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from poslab.positions.base import PositionScheme
 from poslab.preflight import preflight
 from poslab.results import DivergedError
 from poslab.resume import identity, job_key, stored_result
-from poslab.sweeps import checked_job
+from poslab.sweeps import Job, Sweep, checked_job
 from poslab.trained import load
 
 SCHEMES = sorted(path.stem for path in (CONF / "pos").glob("*.yaml"))
@@ -42,9 +43,13 @@ RANDOM_ROWS = ("model.max_context_length=30", "task.min_length=2")
 DECAYED = ("optimizer=adamw", "optimizer.weight_decay=0.1", "trainer.gradient_clip_norm=0.2")
 
 
+def rows_of(table: Path) -> list[dict[str, str]]:
+    with open(table, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def rows(folder: Path) -> list[dict[str, float]]:
-    with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
-        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    return [{name: float(value) for name, value in row.items() if value} for row in rows_of(folder / "metrics.csv")]
 
 
 def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
@@ -109,7 +114,6 @@ def test_every_scheme_and_model_as_alone(tmp_path: Path, monkeypatch: pytest.Mon
         ("model.tie_embeddings=true", *MODELS["transformer"]),
         ("trainer.max_steps=8", "trainer.log_every_n_steps=3"),
         ("model.token_init=hashed", "data.num_workers=1"),
-        ("task=repeat", "trainer.precision=bf16"),
         *(
             (*RANDOM_ROWS, f"pos={pos}", f"pos.{option}=random", *MODELS["transformer"])
             for pos in ("learned", "sinusoidal")
@@ -119,15 +123,15 @@ def test_every_scheme_and_model_as_alone(tmp_path: Path, monkeypatch: pytest.Mon
     ids=lambda overrides: "-".join(one.rpartition(".")[2].replace("=", "") for one in overrides),
 )
 def test_every_option_as_alone(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    if "trainer.precision=bf16" in overrides:
-        bundle = train(tmp_path / "bundle", *TINY, *QUIET, *overrides, "seeds=2")
-        alone = train(tmp_path / "alone", *TINY, *QUIET, *overrides, "seed=1")
-        pairs = zip(rows(bundle / "copies/seed1"), rows(alone), strict=True)
-        assert all(
-            one["train/loss"] == pytest.approx(two["train/loss"], rel=0.01) for one, two in pairs if "train/loss" in one
-        )
-        return
     assert_as_alone(tmp_path, *TINY, *QUIET, *overrides)
+
+
+def test_in_bf16_as_alone(tmp_path: Path) -> None:
+    bundle = train(tmp_path / "bundle", *TINY, *QUIET, "trainer.precision=bf16", "seeds=2")
+    alone = train(tmp_path / "alone", *TINY, *QUIET, "trainer.precision=bf16", "seed=1")
+    for name in ("train/loss", "val/loss"):
+        curves = [[row[name] for row in rows(run) if name in row] for run in (bundle / "copies/seed1", alone)]
+        assert curves[0] == pytest.approx(curves[1], rel=0.01)
 
 
 def test_every_task_as_alone(tmp_path: Path) -> None:
@@ -269,6 +273,22 @@ def test_a_diverging_copy_stays_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     well = [stored_result(bundle / f"copies/seed{seed}")["metrics"]["val/loss"] for seed in (0, 2)]
     assert result["metrics"]["val/loss"] == pytest.approx(np.mean(well))
     assert all(np.isfinite(list(row.values())).all() for row in rows(bundle))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_sweep_with_a_lost_copy_ends_as_one_with_a_lost_job(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    shutil.copytree(whole / "bundle", tmp_path / "sweep/bundle")
+    if lost:
+        result = stored_result(whole / "bundle") | {"error": "1 of 3 copies diverged; seed 4: train/loss is nan"}
+        (tmp_path / "sweep/bundle/result.json").write_text(json.dumps(result))
+    sweep = Sweep.__new__(Sweep)
+    sweep.folder, sweep.jobs, sweep.invalid = tmp_path / "sweep", {"key": Job(["seeds=3"], name="bundle")}, []
+    with caplog.at_level("INFO"):
+        assert sweep.conclude() is not lost
+    assert ("1 of 3 copies diverged" in caplog.text) is lost
+    assert len(rows_of(tmp_path / "sweep/comparison.csv")) == 3
 
 
 def test_without_a_copy_left_the_run_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

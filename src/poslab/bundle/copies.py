@@ -48,7 +48,7 @@ class Copy:
         return [self.table] if self.board is None else [self.board, self.table]
 
 
-class Copies(Sequence[Copy]):
+class Copies:
     """All copies of a bundle.
 
     Args:
@@ -60,8 +60,11 @@ class Copies(Sequence[Copy]):
         self._copies = list(copies)
         self.table = table
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: int) -> Copy:
         return self._copies[index]
+
+    def __iter__(self) -> Iterator[Copy]:
+        return iter(self._copies)
 
     def __len__(self) -> int:
         return len(self._copies)

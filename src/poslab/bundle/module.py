@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from poslab.bundle.copies import Copies
@@ -49,8 +48,7 @@ class BundleModule(TrainingModule):
             return None
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, BundleData)
-        loggers: list[Logger] = one.loggers
-        return Observed(self.stack.copy_of(copy), data.copies[copy], loggers)
+        return Observed(self.stack.copy_of(copy), data.copies[copy], one.loggers)
 
     def training_step(self, batch: BundleBatch, batch_idx: int) -> Tensor:
         step = self.trainer.global_step
