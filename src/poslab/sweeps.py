@@ -159,7 +159,12 @@ class Sweep:
         for first in range(0, len(due), size):
             batch = due[first : first + size]
             returned += self.launch(batch)
-            failed = [job.name for job in batch if stored_status(self.folder / job.name) in ("failed", "diverged")]
+            failed = [
+                job.name
+                for job in batch
+                if stored_status(self.folder / job.name) in ("failed", "diverged")
+                or lost_copies(self.folder / job.name)
+            ]
             if failed:
                 log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
                 break
@@ -219,9 +224,9 @@ class Sweep:
         """The end table and the comparison; whether every job is complete."""
         statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
         for name, status in statuses.items():
-            error = stored_result(self.folder / name).get("error") if status == "completed" else None
-            if status != "completed" or error:
-                log.info("%-12s %s%s", status, name, f" ({error})" if error else "")
+            lost = lost_copies(self.folder / name)
+            if status != "completed" or lost:
+                log.info("%-12s %s%s", status, name, f" ({lost})" if lost else "")
         try:
             from poslab.comparison import write_comparison
 
@@ -239,9 +244,13 @@ class Sweep:
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
             log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
-        # A bundle is complete where one copy is; its error says which of them diverged.
-        errors = [stored_result(self.folder / name).get("error") for name in statuses]
-        return all(status == "completed" for status in statuses.values()) and not any(errors)
+        return all(status == "completed" and not lost_copies(self.folder / name) for name, status in statuses.items())
+
+
+def lost_copies(folder: Path) -> str:
+    """Which copies of a completed job with ``seeds`` diverged, as its error says; empty for none, and any other job."""
+    result = stored_result(folder)
+    return str(result.get("error") or "") if result.get("status") == "completed" else ""
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
