@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poslab.arguments import Option, command, whole, whole_numbers
+from poslab.arguments import MOST_EXAMPLES, MOST_SEED, Option, command, whole, whole_numbers
 from poslab.config import ConfigError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ OPTIONS = {
     "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
     "checkpoint": Option("last (default), best, or a file", str, "last"),
     "lengths": Option("score at these lengths too: 20,25,30,40", whole_numbers, []),
-    "examples": Option("how many; default: as in the run, from the same set", whole(1)),
-    "seed": Option("another validation set; default: the run's own", whole(0)),
+    "examples": Option("how many; default: as in the run, from the same set", whole(1, MOST_EXAMPLES)),
+    "seed": Option("another validation set; default: the run's own", whole(0, MOST_SEED)),
     "device": Option("auto (default): an accelerator if there is one; or cpu, cuda, ...", str, "auto"),
     "output": Option("write the numbers to this file too, as JSON", Path),
 }
@@ -51,7 +51,9 @@ def main(values: dict[str, Any]) -> None:
     data = TaskData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
     with in_precision_of(job, device):
         own = score_all(model.to(device), data.validation.batches).means()
-        lengths = at_lengths(model, data, values["lengths"], n_examples)
+        # As many as the run's own scores at other lengths are from.
+        at_each = values["examples"] or job.diagnostics.get("lengths", {}).get("n_examples", n_examples)
+        lengths = at_lengths(model, data, values["lengths"], at_each)
 
     metrics = {f"val/{name}": value for name, value in own.items()}
     for at in lengths:

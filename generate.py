@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from poslab.arguments import Option, command, number, switch, whole
+from poslab.arguments import MOST_SEED, Option, command, number, switch, whole
 from poslab.config import ConfigError
 
 OPTIONS = {
@@ -20,7 +20,7 @@ OPTIONS = {
     "cache": Option("false: read everything again for each token; the same answer, slower", switch, True),
     "temperature": Option("0 (default): always the likeliest token; above: draw", number, 0.0),
     "top_k": Option("draw among so many likeliest tokens only", whole(1)),
-    "seed": Option("of the draws, and of the example without a prompt; default 0", whole(0), 0),
+    "seed": Option("of the draws, and of the example without a prompt; default 0", whole(0, MOST_SEED), 0),
     "device": Option("auto (default): an accelerator if there is one; or cpu, cuda, ...", str, "auto"),
 }
 
@@ -48,6 +48,10 @@ def main(values: dict[str, Any]) -> None:
     if n_new < 1:
         raise ConfigError("the prompt leaves nothing to answer; give other tokens, or max_new_tokens=")
     if values["context"]:
+        if values["context"] < model.max_context_length:
+            raise ConfigError(
+                f"context={values['context']} is below the model's {model.max_context_length}; leave it out"
+            )
         model = model.extended(values["context"])
     tokens = generate(
         model.to(device),
@@ -72,6 +76,9 @@ def main(values: dict[str, Any]) -> None:
     say("\n")
 
     truth = true_answer(task, prompt, n_new)
+    if not truth:
+        say("done    the task expects nothing more after this prompt\n")
+        return
     right = int(np.sum(np.array(answer[: len(truth)]) == truth))
     if right == len(truth):
         say(f"right   all {right} tokens\n")

@@ -81,6 +81,18 @@ def test_a_claim_that_expects_nothing_is_refused():
         a_claim(where="pos=alibi")
 
 
+@pytest.mark.parametrize("name", ["where", "than"])
+def test_a_word_that_is_no_setting_is_refused_and_not_dropped(name: str):
+    with pytest.raises(ConfigError, match=rf"'one' has {name}='pos=alibi nokey', where 'nokey' is no key=value"):
+        a_claim(above=0.1, **{name: "pos=alibi nokey"})
+
+
+def test_a_metric_that_no_job_has_is_named_with_the_nearest():
+    verdict = judge(ClaimConfig(claim="one", source="s", metric="length/40/exact_mach", above=0.5), JOBS)
+    assert verdict.holds is None
+    assert verdict.measured == f"no result is called length/40/exact_mach; did you mean '{METRIC}'?"
+
+
 def test_two_sets_of_alternatives_are_refused():
     with pytest.raises(ConfigError, match="more than one set"):
         judge(a_claim(than="pos=rope|t5 seed=0|1"), JOBS)

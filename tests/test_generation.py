@@ -220,7 +220,7 @@ def test_draws_follow_their_seed_and_the_temperature() -> None:
 
     assert drawn(temperature=1.0, seed=1) == drawn(temperature=1.0, seed=1) != drawn(temperature=1.0, seed=2)
     assert drawn(temperature=1.0, seed=1, use_cache=False) == drawn(temperature=1.0, seed=1)
-    assert drawn(temperature=1e-4) == drawn(temperature=3.0, top_k=1) == drawn()
+    assert drawn(temperature=1e-3) == drawn(temperature=3.0, top_k=1) == drawn()
     with torch.no_grad():
         logits = model(prompt[:1])[0, -1]
     (first, *_) = drawn(temperature=50.0, top_k=3)
@@ -240,6 +240,8 @@ def test_draws_follow_their_seed_and_the_temperature() -> None:
         (0, 6, {}, r"prompt of 0 tokens"),
         (3, 0, {}, r"max_new_tokens 0"),
         (3, 1, {"temperature": -1.0}, r"temperature -1.0"),
+        (3, 1, {"temperature": 1e-40}, r"temperature 1e-40"),
+        (3, 1, {"top_k": 3}, r"top_k 3 .* temperature above 0"),
         (3, 1, {"temperature": 1.0, "top_k": 0}, r"top_k 0"),
     ],
 )

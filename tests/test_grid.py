@@ -73,7 +73,7 @@ def test_an_experiment_with_listed_jobs_runs_them_and_typed_values_count(tmp_pat
     }
     assert set(found) == {
         name.replace("SEED", f"seed{seed}")
-        for name in ("hard_alibi-SEED-n_heads8-n_windows4", "learned-SEED", "learned-SEED-random")
+        for name in ("hard_alibi-SEED-n_heads8-n_windows4", "learned-SEED", "learned-SEED-random-init_std1.0")
         for seed in (3, 4)
     }
     assert {result["status"] for result in found.values()} == {"completed"}
@@ -90,3 +90,9 @@ def test_a_choice_is_its_own_label_and_a_number_or_a_switch_has_its_key():
     assert job_label(overrides, {"pos", "seed", "model.tie_embeddings", "pos.train_offset"}) == (
         "t5-seed3-tie_embeddingstrue-random"
     )
+
+
+@pytest.mark.parametrize("job", ["pos=alibi 'open", "", "alibi", "5"])
+def test_a_listed_job_that_is_none_is_named(job: str):
+    with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.jobs: "):
+        with_jobs([["seed=0"]], [job])

@@ -1,11 +1,14 @@
 """Going on with a stopped run: the same numbers as if nothing had happened, or a refusal that says why."""
 
 import json
+import shutil
 from pathlib import Path
 
+import lightning
 import pytest
 import torch
 from conftest import train
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from poslab.config import ConfigError
 from poslab.results import RunFolder
@@ -56,6 +59,23 @@ def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_at(folder, 25, monkeypatch, *SHORT, "resume=auto")
     train(folder, *SHORT, "resume=auto")
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_what_was_seen_before_a_checkpoint_is_in_the_table_when_a_kill_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint says that its step has been looked at, so that nobody looks there again."""
+    real = ModelCheckpoint._save_checkpoint
+
+    def save(self: ModelCheckpoint, trainer: lightning.Trainer, filepath: str) -> None:
+        real(self, trainer, filepath)
+        if filepath.endswith("last.ckpt") and not (tmp_path / "killed").exists():
+            shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    monkeypatch.setattr(ModelCheckpoint, "_save_checkpoint", save)
+    whole = train(tmp_path / "whole", *SHORT).rename(tmp_path / "reference")
+    killed = train((tmp_path / "killed").rename(tmp_path / "whole"), *SHORT, "resume=auto")
+    assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
 def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,8 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     """A folder with good runs and broken ones."""
     root = tmp_path_factory.mktemp("runs")
     good = finished_runs(*SMALL)
-    for name in ("good", "young", "damaged", "pickled", "odd", "reading", "foreign", "unknown", "tied", "nan", "empty"):
+    broken = "young damaged pickled odd reading foreign unknown tied nan empty heads stepless"
+    for name in ("good", *broken.split()):
         shutil.copytree(good, root / name)
     shutil.rmtree(root / "young" / "checkpoints")
     last = root / "damaged" / "checkpoints" / "last.ckpt"
@@ -234,6 +235,8 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     (root / "empty" / "checkpoints" / "last.ckpt").write_bytes(b"")
     content = torch.load(root / "good" / "checkpoints" / "last.ckpt", weights_only=True)
     torch.save(content | {"state_dict": Path("x")}, root / "pickled" / "checkpoints" / "last.ckpt")
+    stepless = {key: value for key, value in content.items() if key != "global_step"}
+    torch.save(stepless, root / "stepless" / "checkpoints" / "last.ckpt")
     nan = {name: value * torch.nan if "head.bias" in name else value for name, value in content["state_dict"].items()}
     torch.save(content | {"state_dict": nan}, root / "nan" / "checkpoints" / "last.ckpt")
     for name, changes in {
@@ -247,8 +250,20 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     settings = yaml.safe_load((root / "tied" / "config.yaml").read_text(encoding="utf-8"))
     settings["model"]["tie_embeddings"] = True
     (root / "tied" / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    settings = yaml.safe_load((root / "heads" / "config.yaml").read_text(encoding="utf-8"))
+    settings["model"]["n_heads"] = 2
+    (root / "heads" / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     larger = finished_runs(*SMALL, "task.n_symbols=20")
     shutil.copy(larger / "checkpoints" / "last.ckpt", root / "larger.ckpt")
+    shutil.copy(root / "larger.ckpt", root / "larger_bare.ckpt")
+    # Without its settings a checkpoint is told by what it holds.
+    for bare in (
+        root / "foreign/checkpoints/last.ckpt",
+        root / "tied/checkpoints/last.ckpt",
+        root / "larger_bare.ckpt",
+    ):
+        content = torch.load(bare, weights_only=True)
+        torch.save(content | {"poslab": {}}, bare)
     (root / "bare").mkdir()
     return root
 
@@ -262,7 +277,7 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
         (["run=goood"], "run=goood does not exist; did you mean good?"),
         (["run=nowhere/at/all"], "run=nowhere/at/all does not exist$"),
         (["run=bare"], "run=bare holds no run"),
-        (["run=."], r"holds no run \(no config.yaml\); give one of its 11 runs: damaged, .*, \.\.\.$"),
+        (["run=."], r"holds no run \(no config.yaml\); give one of its 13 runs: damaged, .*, \.\.\.$"),
         (["run=larger.ckpt"], "run=larger.ckpt is a file"),
         (["run=latest"], "outputs/runs holds no run"),
         (["rum=good"], "unknown key 'rum'; did you mean 'run'?"),
@@ -275,6 +290,13 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
         (["run=empty"], "empty/checkpoints/last.ckpt cannot be read"),
         (["run=pickled"], "pickled/checkpoints/last.ckpt cannot be read"),
         (["run=nan"], "nan/checkpoints/last.ckpt does not belong to the run in nan: head.bias holds numbers that are"),
+        (["run=heads"], "in heads: it was trained with model.n_heads=4, and config.yaml says 2"),
+        (
+            ["run=good", "checkpoint=larger.ckpt"],
+            "in good: it was trained with task.n_symbols=20, and .* 10",
+        ),
+        (["run=stepless"], "stepless/checkpoints/last.ckpt cannot be read"),
+        (["run=good", "device=meta"], "device=meta is not there"),
         (["run=odd"], "odd/config.yaml: .*os.system lies outside"),
         (["run=reading"], "reading/config.yaml: seed is no plain value"),
         (["run=unknown"], "unknown/config.yaml: .*colour"),
@@ -284,8 +306,8 @@ def runs(finished_runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
             "last.ckpt does not belong to the run in tied: embeddings.token_embedding.embedding.weight has other",
         ),
         (
-            ["run=good", "checkpoint=larger.ckpt"],
-            r"larger.ckpt does not belong to the run in good: .*weight is \(21, 32\) there and \(11, 32\) in",
+            ["run=good", "checkpoint=larger_bare.ckpt"],
+            r"larger_bare.ckpt does not belong to the run in good: .*weight is \(21, 32\) there and \(11, 32\) in",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -308,9 +330,14 @@ def test_what_cannot_be_used_is_refused_in_one_line(script: str, arguments: list
         ("generate.py", ["promt=1 2"], "unknown key 'promt'; did you mean 'prompt'"),
         ("generate.py", ["prompt=1 2 3", "max_new_tokens=4"], r"4 tokens and 4 new ones need a context of 7.* holds 6"),
         ("generate.py", ["max_new_tokens=0"], "max_new_tokens=0 must be a whole number of at least 1"),
+        ("generate.py", ["context=3"], "context=3 is below the model's 6; leave it out"),
+        ("generate.py", ["context=4000000000"], "max_context_length 4000000000 must be at least 1 and at most 32768"),
+        ("generate.py", ["top_k=3"], "top_k 3 .* needs a temperature above 0"),
+        ("generate.py", ["seed=99999999999999999999999"], "seed=9+ must be a whole number of at least 0, at most"),
         ("generate.py", ["cache=maybe"], "cache=maybe must be true or false"),
         ("generate.py", ["temperature=nan"], "temperature=nan must be a number of at least 0"),
         ("evaluate.py", ["lengths=3,x"], "lengths=3,x must be whole numbers with commas between"),
+        ("evaluate.py", ["examples=99999999999999"], "examples=9+ must be a whole number of at least 1, at most"),
         ("evaluate.py", ["examples=0"], "examples=0 must be a whole number of at least 1"),
         ("evaluate.py", ["output=good/config.yaml/x"], "output=good/config.yaml/x cannot be written"),
     ],

@@ -28,12 +28,18 @@ class Option(NamedTuple):
     default: Any = None
 
 
-def whole(minimum: int) -> Callable[[str], int]:
-    """Reads a whole number of at least ``minimum``."""
+MOST_SEED = 2**32 - 1
+MOST_EXAMPLES = 10_000_000
+
+
+def whole(minimum: int, most: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number of at least ``minimum``, and at most ``most``."""
 
     def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < minimum:
-            raise ValueError(f"a whole number of at least {minimum}")
+        # Twenty digits are more than any of them may have, and int() of many thousands takes long.
+        plain = text.isascii() and text.isdigit() and len(text) < 20
+        if not plain or int(text) < minimum or (most is not None and int(text) > most):
+            raise ValueError(f"a whole number of at least {minimum}" + ("" if most is None else f", at most {most}"))
         return int(text)
 
     return read

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from poslab.positions import PositionScheme
 
 T = TypeVar("T")
+MOST_NUMBERS = 2**29
+"""In one table: two gigabytes of floats."""
 
 
 def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T:
@@ -110,10 +112,20 @@ def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    from poslab.model import TokenEmbedding
+    from poslab.model import TokenEmbedding, check_context
 
     model = config.model
     vocab_size = model.vocab_size or task.vocab_size
+    context = model.max_context_length or task.seq_len
+    try:
+        # First: a table of so many rows may be more than there is memory for.
+        check_context(context)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    if vocab_size * model.d_model > MOST_NUMBERS:
+        raise ConfigError(
+            f"a token table of {vocab_size} rows and model.d_model={model.d_model} is too large; use smaller ones"
+        )
     positions = build_positions(config, task)
     try:
         table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)
@@ -122,7 +134,7 @@ def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
             vocab_size=vocab_size,
             d_model=model.d_model,
             n_heads=model.n_heads,
-            max_context_length=model.max_context_length or task.seq_len,
+            max_context_length=context,
             positions=positions,
             tie_embeddings=model.tie_embeddings,
             token_embedding=table,

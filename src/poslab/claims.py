@@ -15,7 +15,7 @@ from statistics import fmean
 from poslab.comparison import ComparisonError, Job
 from poslab.comparison.axes import Value, typed_settings
 from poslab.comparison.collect import collect, without_repeats
-from poslab.config import ClaimConfig, ConfigError
+from poslab.config import ClaimConfig, ConfigError, did_you_mean
 from poslab.results import write_atomically
 
 CLAIMS_FILE = "claims.json"
@@ -56,6 +56,9 @@ def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Verdict:
     if claim.than is not None:
         expected.append(f"more than {claim.than}" + (f" by {claim.by:g}" if claim.by else ""))
     measured = _found(ours)
+    known_metrics = {name for job in jobs for name in job.metrics}
+    if known_metrics and claim.metric not in known_metrics:
+        measured = f"no result is called {claim.metric}{did_you_mean(claim.metric, known_metrics)}"
     known = bool(ours)
     holds = known
     if known:

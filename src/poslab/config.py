@@ -5,6 +5,7 @@ is answered at once.
 """
 
 import math
+import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -198,6 +199,13 @@ class ClaimConfig:
     by: float = 0.0
 
     def __post_init__(self) -> None:
+        for name, jobs in (("where", self.where), ("than", self.than or "")):
+            stray = [word for word in jobs.split() if not re.fullmatch("[^=]+=.+", word)]
+            if stray:
+                raise ConfigError(
+                    f"sweep.claims: '{self.claim}' has {name}='{jobs}', where '{stray[0]}' is no key=value; "
+                    "write settings as they are typed, pos=alibi model.n_layers=2 say"
+                )
         if self.above is None and self.below is None and self.than is None:
             raise ConfigError(f"sweep.claims: '{self.claim}' expects nothing; give above, below or than")
 

@@ -35,7 +35,7 @@ from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, open_folder, stored_result
+from poslab.resume import Start, model_settings, open_folder, stored_result
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
@@ -98,7 +98,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         data: TaskData | BundleData
         if copies is None:
             model = build_model(job, task)
-            module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
+            settings = model_settings(job)
+            module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, settings)
             data = TaskData(task, job.data, job.seed, model.vocab_size)
         else:
             stack = build_stack(job, task)

@@ -11,6 +11,9 @@ from poslab.model import LanguageModel
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED
 
+# Below this, logits divided by the temperature leave the range of floats.
+LEAST_TEMPERATURE = 1e-3
+
 
 def generate(
     model: LanguageModel,
@@ -51,8 +54,10 @@ def generate(
             f"but the model's holds {model.max_context_length}; "
             "use a shorter prompt, fewer new tokens, or a longer context"
         )
-    if temperature < 0 or (top_k is not None and top_k < 1):
-        raise ValueError(f"temperature {temperature} must be at least 0, and top_k {top_k} at least 1")
+    if not (temperature == 0 or LEAST_TEMPERATURE <= temperature < float("inf")):
+        raise ValueError(f"temperature {temperature} must be 0, or at least {LEAST_TEMPERATURE}")
+    if top_k is not None and (top_k < 1 or temperature == 0):
+        raise ValueError(f"top_k {top_k} must be at least 1 and needs a temperature above 0, which is {temperature}")
     if model.training:
         raise ValueError("the model is in training mode; call model.eval() first")
     choose = _Choice(temperature, top_k, seed)

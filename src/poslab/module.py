@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import lightning
@@ -94,13 +94,20 @@ class CopyModule(TrainingModule):
     Args:
         model: from ids (B, T) to logits (B, T, V).
         optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
+        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
     """
 
     def __init__(
-        self, model: LanguageModel, optimizer: OptimizerConfig, log_every_n_steps: int, total_steps: int | None = None
+        self,
+        model: LanguageModel,
+        optimizer: OptimizerConfig,
+        log_every_n_steps: int,
+        total_steps: int | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(optimizer, log_every_n_steps, total_steps)
         self.model = model
+        self.settings = dict(settings or {})
         self._loss_to_log: Tensor | None = None
         self._epoch_loss: list[Tensor] = []
         self._validation: list[Score] = []
@@ -160,9 +167,14 @@ class CopyModule(TrainingModule):
         return values
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
+        if self.trainer.is_global_zero:
+            for logger in self.trainer.loggers:
+                logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,
+            "settings": self.settings,
             "random_state": torch.get_rng_state(),
             "batches_by_seq_len": dict(self.batches_by_seq_len),
         }

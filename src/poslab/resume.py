@@ -85,6 +85,11 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def model_settings(job: TrainConfig) -> dict[str, Any]:
+    """The settings that the model is built from, flat: with others a checkpoint is another model's, even if it fits."""
+    return flat({part: settings for part, settings in asdict(job).items() if part in ("pos", "task", "model")})
+
+
 def job_key(job: TrainConfig) -> str:
     """A short name for the settings that decide the result: the same for the same job in every sweep."""
     text = json.dumps(identity(asdict(job)), sort_keys=True)

@@ -308,7 +308,7 @@ def with_jobs(grid: Sequence[Sequence[str]], jobs: Sequence[str]) -> list[list[s
     """
     if not jobs:
         return [list(overrides) for overrides in grid]
-    listed = [_by_key(shlex.split(job)) for job in jobs]
+    listed = [_listed_job(job) for job in jobs]
     combined = [
         [*overrides, *(override for key, override in job.items() if key not in ours)]
         for overrides, ours in ((overrides, _by_key(overrides)) for overrides in grid)
@@ -319,6 +319,23 @@ def with_jobs(grid: Sequence[Sequence[str]], jobs: Sequence[str]) -> list[list[s
         typed = " ".join(override for key, override in _by_key(grid[0]).items() if any(key in job for job in listed))
         raise ConfigError(f"none of the jobs in hydra.sweeper.jobs has {typed}; there are: {'; '.join(jobs)}")
     return combined
+
+
+def _listed_job(job: str) -> dict[str, str]:
+    """The overrides of one listed job by their key.
+
+    Raises:
+        ConfigError: it is no text of overrides; names it.
+    """
+    try:
+        words = shlex.split(str(job))
+    except ValueError as error:
+        raise ConfigError(f"hydra.sweeper.jobs: {job} cannot be read ({error})") from error
+    if not words or not all("=" in word.lstrip("~") or word.startswith("~") for word in words):
+        raise ConfigError(
+            f"hydra.sweeper.jobs: '{job}' is no job; write its settings with spaces between, pos=rope seed=1"
+        )
+    return _by_key(words)
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:

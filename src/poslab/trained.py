@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from poslab.assembly import build_model, build_task
 from poslab.config import ConfigError, TrainConfig, checked, flat, nearest
 from poslab.results import CONFIG_FILE, COPIES, RunFolder
-from poslab.resume import stored_settings, stored_status
+from poslab.resume import model_settings, stored_settings, stored_status
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from poslab.model import LanguageModel
 
 RUNS = Path("outputs/runs")
+# What decides how a model begins or trains, not what it is once it is trained.
+UNUSED = ("model.token_file", "model.token_init", "model.token_init_std", "model.scale_residuals", "model.dropout")
 PREFIX = "model."
 
 
@@ -62,7 +64,7 @@ def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
     task = build_task(job)
     # The table's start does not matter any more, and the file that it came from may be gone.
     model = build_model(replace(job, model=replace(job.model, token_init="normal", token_file=None)), task)
-    _fill(model, _weights(path), path, folder)
+    _fill(model, _weights(path, job, folder), path, folder)
     return Trained(job, task, model.eval())
 
 
@@ -143,7 +145,10 @@ def choose_device(name: str) -> "torch.device":
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
-        return torch.empty(0, device=name).device
+        device = torch.device(name)
+        # There and back: on "meta" there are no numbers to bring.
+        torch.ones(1, device=device).cpu()
+        return device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device={name} is not there for torch on this machine; use auto or cpu") from error
 
@@ -155,23 +160,36 @@ def in_precision_of(job: TrainConfig, device: "torch.device") -> AbstractContext
     return torch.autocast(device.type, torch.bfloat16, enabled=job.trainer.precision == "bf16")
 
 
-def _weights(path: Path) -> dict[str, "torch.Tensor"]:
+def _weights(path: Path, job: TrainConfig, folder: Path) -> dict[str, "torch.Tensor"]:
     """The model's values in a checkpoint.
 
     Raises:
-        ConfigError: the file is damaged, or holds anything but plain values.
+        ConfigError: the file is damaged, holds anything but plain values, or was written with other settings.
     """
     import torch
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-        return {name.removeprefix(PREFIX): value.float() for name, value in state.items()}
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        int(content["global_step"])
+        written = dict(content.get("poslab", {}).get("settings", {}))
+        weights = {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items()}
+        if not all(value.is_floating_point() and value.layout == torch.strided for value in weights.values()):
+            raise TypeError("a parameter is no dense tensor of floats")
+        weights = {name: value.float() for name, value in weights.items()}
     except Exception as error:
         # Not the library's own text: it recommends loading the file without the safeguard.
         raise ConfigError(
             f"{path} cannot be read as a checkpoint of plain values ({type(error).__name__}); "
             "it is damaged, or no checkpoint of a run"
         ) from error
+    # Heads, say, leave no trace in the shapes: edited settings would score another model without a word.
+    for key, value in model_settings(job).items():
+        if key in written and written[key] != value and key not in UNUSED:
+            raise ConfigError(
+                f"{path} does not belong to the run in {folder}: it was trained with {key}={written[key]}, "
+                f"and {CONFIG_FILE} says {value}"
+            )
+    return weights
 
 
 def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path, folder: Path) -> None:

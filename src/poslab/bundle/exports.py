@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 
 from poslab.bundle.module import BundleModule
 from poslab.results import write_atomically
+from poslab.resume import model_settings
 
 
 class CopyExports(Callback):
@@ -32,7 +33,7 @@ class CopyExports(Callback):
                 "state_dict": {f"model.{name}": value.clone() for name, value in model.state_dict().items()},
                 "global_step": trainer.global_step,
                 "epoch": trainer.current_epoch,
-                "poslab": {"format": 1},
+                "poslab": {"format": 1, "settings": model_settings(copy.job)},
             }
             file = io.BytesIO()
             torch.save(content, file)

@@ -152,6 +152,9 @@ class BundleModule(TrainingModule):
         self.copies.share_means(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
+        for logger in (*self.trainer.loggers, *(logger for copy in self.copies for logger in copy.loggers)):
+            logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,

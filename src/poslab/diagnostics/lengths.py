@@ -69,6 +69,8 @@ class Lengths(Diagnostic):
         )
         if not whole:
             raise ValueError(f"lengths={lengths} must be a list of whole numbers, [20,30] say, or null")
+        if lengths is not None and min(lengths, default=1) < 1:
+            raise ValueError(f"lengths={lengths} must all be at least 1")
         if n_examples < 1:
             raise ValueError(f"n_examples={n_examples} must be at least 1")
         self.lengths = None if lengths is None else sorted(set(lengths))

@@ -1,6 +1,6 @@
 """The model as plain `torch.nn` modules: no Lightning, no Hydra, no scheme known by name."""
 
-from poslab.model.attention import MultiHeadSelfAttention
+from poslab.model.attention import MultiHeadSelfAttention, check_context
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.model.language_model import LanguageModel, TinyAttentionLM
 from poslab.model.parameters import count_parameters, parameters_by_part
@@ -13,6 +13,7 @@ __all__ = [
     "TinyAttentionLM",
     "TokenEmbedding",
     "TransformerLM",
+    "check_context",
     "count_parameters",
     "parameters_by_part",
 ]

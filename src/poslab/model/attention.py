@@ -24,8 +24,20 @@ def masked_softmax(
     return weights.masked_fill(~visible, 0.0)
 
 
+MOST_CONTEXT = 32_768
+"""The causal mask has a byte for each pair of positions: a gigabyte at this length."""
 QUERIES_AT_ONCE = 64
 """Rows of weights that are made together where no gradient is asked for."""
+
+
+def check_context(max_context_length: int) -> None:
+    """Refuse a context without positions, or one whose causal mask alone would take gigabytes.
+
+    Raises:
+        ValueError: ``max_context_length`` outside ``[1, MOST_CONTEXT]``.
+    """
+    if not 1 <= max_context_length <= MOST_CONTEXT:
+        raise ValueError(f"max_context_length {max_context_length} must be at least 1 and at most {MOST_CONTEXT}")
 
 
 def visible_cells(max_context_length: int) -> Bool[Tensor, "l l"]:
@@ -63,8 +75,7 @@ class MultiHeadSelfAttention(nn.Module):
                 f"d_model {d_model} cannot be split into n_heads {n_heads} equal heads; "
                 "choose n_heads >= 1 that divides d_model"
             )
-        if max_context_length < 1:
-            raise ValueError(f"max_context_length {max_context_length} must be at least 1")
+        check_context(max_context_length)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout {dropout} must be in [0, 1)")
         self.d_model = d_model
@@ -79,6 +90,7 @@ class MultiHeadSelfAttention(nn.Module):
 
     def extend(self, max_context_length: int) -> None:
         """Take sequences of up to ``max_context_length`` tokens; shorter ones come out as before."""
+        check_context(max_context_length)
         if max_context_length > self.max_context_length:
             self.max_context_length = max_context_length
             self.causal_mask = visible_cells(max_context_length).to(self.causal_mask.device)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from poslab.model.attention import MultiHeadSelfAttention
+from poslab.model.attention import MultiHeadSelfAttention, check_context
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, lesson_scheme
@@ -104,6 +104,8 @@ class LanguageModel(nn.Module):
         """
         if max_context_length <= self.max_context_length:
             return self
+        # First, because a scheme's own table may be large too.
+        check_context(max_context_length)
         longer = copy.deepcopy(self)
         longer.positions.extend(max_context_length)
         for attention in longer.attention_layers():

@@ -36,6 +36,7 @@ class Task(ABC):
 
     def __init__(self, length: int, min_length: int | None = None) -> None:
         shortest = length if min_length is None else min_length
+        check_at_least(1, length=length, min_length=shortest)
         if shortest > length:
             raise ValueError(f"min_length {shortest} is above length {length}; give a range that holds something")
         self.lengths = range(shortest, length + 1)
