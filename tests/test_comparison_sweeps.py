@@ -276,7 +276,10 @@ def test_a_long_curve_keeps_its_ends() -> None:
 
 
 def test_how_fast_a_job_goes_is_no_axis():
-    jobs = [flat_settings(config(trainer__threads=threads, data__num_workers=n)) for threads, n in (("1", 0), ("2", 2))]
+    jobs = [
+        flat_settings(config(trainer={"threads": threads}, data={"num_workers": workers}))
+        for threads, workers in (("1", 0), ("2", 2))
+    ]
     assert varying(jobs) == []
     assert not is_setting("trainer.threads=2")
     assert is_setting("trainer.max_epochs=2")

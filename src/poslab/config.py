@@ -237,6 +237,7 @@ class TrainConfig:
     logger: LoggerConfig
     resume: str | None
     sweep: SweepConfig
+    seeds: int = 1
 
     @property
     def total_steps(self) -> int:
@@ -250,6 +251,7 @@ class TrainConfig:
             _one_of("resume", self.resume, ("auto",))
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
+        self._check_seeds()
         if self.trainer.strategy == "ddp" and self.data.batch_size % self.trainer.devices:
             raise ConfigError(
                 f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}; "
@@ -264,6 +266,21 @@ class TrainConfig:
                     f"{key} names no class by _target_; use one of the choices in conf/{key.split('.')[0]}"
                 )
             check_target(key, options["_target_"])
+
+    def _check_seeds(self) -> None:
+        _at_least(1, seeds=self.seeds)
+        if self.seeds == 1:
+            return
+        if self.seed + self.seeds > 2**32:
+            raise ConfigError(f"seed={self.seed} with seeds={self.seeds} goes beyond 2^32; use a smaller seed")
+        one_by_one = f"use -m seed={self.seed},{self.seed + 1},... instead"
+        if self.model.dropout:
+            raise ConfigError(
+                f"seeds={self.seeds} with model.dropout={self.model.dropout}: copies that are trained together cannot "
+                f"draw what each would alone; {one_by_one}"
+            )
+        if self.trainer.strategy == "ddp":
+            raise ConfigError(f"seeds={self.seeds} with trainer=ddp: copies are trained on one device; {one_by_one}")
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -318,9 +335,10 @@ def _unique() -> str:
     return time.strftime("%Y%m%d-%H%M%S-") + "".join(secrets.choice(letters) for _ in range(4))
 
 
-def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any) -> str:
+def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any, seeds: Any = 1) -> str:
     """A short, portable, unique folder name: what a person looks for first, then when."""
-    return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}_{_unique()}"
+    copies = f"x{seeds}" if seeds != 1 else ""
+    return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}{copies}_{_unique()}"
 
 
 def register() -> None:

@@ -168,23 +168,30 @@ class TaskData(lightning.LightningDataModule):
             self.task, self.seed, "train", self.config.batch_size, self.vocab_size, rank=rank, world_size=world_size
         )
         sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
-        return self._loader(stream, sampler, self.config.num_workers)
+        return loader(stream, sampler, self.config.num_workers)
 
     def _updates_so_far(self) -> int:
         return self.trainer.global_step if self.trainer else 0
 
     def val_dataloader(self) -> DataLoader[TensorBatch]:
-        return self._loader(self.validation, range(len(self.validation)), 0)
+        return loader(self.validation, range(len(self.validation)), 0)
 
-    @staticmethod
-    def _loader(dataset: Dataset[TensorBatch], sampler: Any, num_workers: int) -> DataLoader[TensorBatch]:
-        return DataLoader(
-            dataset,
-            batch_size=None,  # every item is a whole batch already
-            sampler=sampler,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            # The loader draws a seed for its workers; from a generator of its own it leaves the global state alone.
-            generator=torch.Generator().manual_seed(0),
-            pin_memory=torch.cuda.is_available(),
-        )
+
+def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
+    """A loader whose every item is a whole batch already.
+
+    Args:
+        dataset: batches by number.
+        sampler: which of them, in order.
+        num_workers: processes that make them; 0: this one.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        # The loader draws a seed for its workers; from a generator of its own it leaves the global state alone.
+        generator=torch.Generator().manual_seed(0),
+        pin_memory=torch.cuda.is_available(),
+    )

@@ -4,11 +4,13 @@ import logging
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import lightning
 import torch
@@ -17,15 +19,19 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
 from poslab.assembly import build_model, build_task
+from poslab.bundle.copies import Copies, build_stack, open_copies
+from poslab.bundle.data import BundleData
+from poslab.bundle.exports import CopyExports
+from poslab.bundle.module import BundleModule
 from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
 from poslab.devices import check_device, device_name
-from poslab.diagnostics import Diagnostic, Gallery, build_diagnostics
+from poslab.diagnostics import Gallery, OfEachCopy, build_diagnostics, looking
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
-from poslab.module import CopyModule
+from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
@@ -54,7 +60,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         the last validation loss.
 
     Raises:
-        DivergedError: the loss became NaN or infinite.
+        DivergedError: the loss became NaN or infinite; of a bundle, also where some copies completed.
         ConfigError: the configuration cannot be run.
         SystemExit: the run was stopped, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
     """
@@ -74,8 +80,10 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     if job.logger.tensorboard and not is_second_rank():
         board = RunTensorBoard(folder.path, go_on_after=start.step if start.checkpoint else None)
 
+    copies = open_copies(job, folder, start, overrides, table)
+
     model: LanguageModel | None = None
-    module: CopyModule | None = None
+    module: TrainingModule | None = None
     trainer: lightning.Trainer | None = None
     device: str | None = None
     status: Status = "failed"
@@ -84,12 +92,21 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         # Here too: a worker may see other devices than the process that checked the job.
         check_device(job)
         task = build_task(job)
-        torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
+        rows = job.data.batch_size * job.seeds
+        torch.set_num_threads(choose_threads(job.trainer.threads, rows, task.seq_len, job.model.d_model))
         torch.manual_seed(job.seed)
-        model = build_model(job, task)
-        module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, model_settings(job))
-        data = TaskData(task, job.data, job.seed, model.vocab_size)
-        trainer = build_trainer(job, folder, table, board, brief)
+        data: TaskData | BundleData
+        if copies is None:
+            model = build_model(job, task)
+            settings = model_settings(job)
+            module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, settings)
+            data = TaskData(task, job.data, job.seed, model.vocab_size)
+        else:
+            stack = build_stack(job, task)
+            model = stack.copy_of(0)
+            module = BundleModule(stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
+            data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
+        trainer = build_trainer(job, folder, table, board, brief, copies)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
         if board is not None and start.checkpoint is None:
@@ -118,16 +135,22 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 error=None if error is None else describe(error),
                 metrics=final_metrics(table, model),
                 parameters={} if model is None else parameters_by_part(model.parts()),
-                batches_by_length={} if module is None else batches_by_length(module, task),
+                batches_by_length=batches_by_length(module.batches_by_seq_len, task)
+                if isinstance(module, CopyModule)
+                else {},
                 out_of_reach={} if trainer is None else out_of_reach(trainer),
                 overrides=overrides,
                 seed=job.seed,
                 wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
                 device=device,
             )
+            if copies is not None:
+                result = finish_copies(copies, result, module, trainer)
             finish(job, folder, table, board, result)
             report = brief_report if brief else final_report
             log.info("%s", report(result, folder, dashboard=board is not None))
+    if copies is not None and copies.lost():
+        raise DivergedError(result.error)
     # The table is the first rank's; and a run that was stopped after its last step has trained nothing this time.
     assert trainer is not None
     return float(table.last().get("val/loss", trainer.callback_metrics.get("val/loss", math.nan)))
@@ -143,7 +166,12 @@ def describe(error: BaseException) -> str:
 
 
 def build_trainer(
-    job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, brief: bool = False
+    job: TrainConfig,
+    folder: RunFolder,
+    table: MetricsTable,
+    board: RunTensorBoard | None,
+    brief: bool = False,
+    copies: Copies | None = None,
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
     callbacks: list[Callback] = [EpochLines(table)]
@@ -151,7 +179,12 @@ def build_trainer(
         callbacks.append(RichProgressBar(refresh_rate=20))
     gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
     # The gallery after them: when it runs, all of them have ordered their pictures.
-    callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
+    if copies is None:
+        callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
+    else:
+        gallery.folder, gallery.loggers = copies[0].folder, copies[0].loggers
+        by_copy = [build_diagnostics(job.diagnostics, gallery) for _ in copies]
+        callbacks += [OfEachCopy(by_copy), gallery, CopyExports()]
     # After them: a trial that is ended here has been looked at.
     callbacks += pruning_callbacks(folder.path, table)
     # Two of them: one that also saves the last skips it whenever the epoch was not the best.
@@ -199,7 +232,8 @@ def announce(job: TrainConfig, folder: RunFolder, start: Start, typed: Sequence[
     log.info("run    %s", shown_path(folder.path))
     if typed:
         log.info("typed  %s", " ".join(typed))
-    log.info("seed   %d, threads %d of %d", job.seed, torch.get_num_threads(), available_cores())
+    seeds = str(job.seed) if job.seeds == 1 else f"{job.seed} to {job.seed + job.seeds - 1} at once"
+    log.info("seed   %s, threads %d of %d", seeds, torch.get_num_threads(), available_cores())
     if start.checkpoint is not None:
         log.info("resume from %s, step %d", start.checkpoint.name, start.step)
     elif job.resume and typed is None:
@@ -223,16 +257,50 @@ def final_metrics(table: MetricsTable, model: LanguageModel | None) -> dict[str,
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def batches_by_length(module: CopyModule, task: Task) -> dict[str, int]:
+def batches_by_length(by_seq_len: Counter[int], task: Task) -> dict[str, int]:
     """What the run was trained on, without the lengths that it never met."""
-    met = {length: module.batches_by_seq_len[task.seq_len_at(length)] for length in task.lengths}
+    met = {length: by_seq_len[task.seq_len_at(length)] for length in task.lengths}
     return {str(length): batches for length, batches in met.items() if batches}
 
 
-def out_of_reach(trainer: lightning.Trainer) -> dict[str, str]:
+def out_of_reach(trainer: lightning.Trainer, copy: int = 0) -> dict[str, str]:
     """What the diagnostics could not look at, and why."""
-    looking = [callback for callback in trainer.callbacks if isinstance(callback, Diagnostic)]  # type: ignore[attr-defined]
-    return {name: reason for one in looking for name, reason in one.out_of_reach.items()}
+    return {name: reason for one in looking(trainer, copy) for name, reason in one.out_of_reach.items()}
+
+
+def finish_copies(
+    copies: Copies, result: Result, module: TrainingModule | None, trainer: lightning.Trainer | None
+) -> Result:
+    """Leave behind what each copy's own run would; returns the bundle's result, the means over those that completed."""
+    own = []
+    for index, copy in enumerate(copies):
+        model, trained_on = None, {}
+        if isinstance(module, BundleModule):
+            model = module.stack.copy_of(index)
+            trained_on = batches_by_length(copy.batches_by_seq_len, build_task(copy.job))
+        one = replace(
+            result,
+            status="diverged" if copy.diverged else result.status,
+            error=f"{DivergedError.__name__}: {copy.diverged}" if copy.diverged else result.error,
+            metrics=final_metrics(copy.table, model),
+            batches_by_length=trained_on,
+            out_of_reach={} if trainer is None else out_of_reach(trainer, index),
+            overrides=copy.overrides,
+            seed=copy.seed,
+            # Its share: together they cost what the bundle did.
+            wall_seconds=round(result.wall_seconds / len(copies), 3),
+        )
+        finish(copy.job, copy.folder, copy.table, copy.board, one)
+        own.append(one)
+    counted = [one.metrics for one in own if one.status == result.status]
+    names = dict.fromkeys(name for metrics in counted for name in metrics)
+    means = {name: fmean(metrics[name] for metrics in counted if name in metrics) for name in names}
+    means["copies/completed"] = sum(one.status == "completed" for one in own)
+    error = result.error
+    if error is None and copies.lost():
+        each = "; ".join(f"seed {copies[index].seed}: {copies[index].diverged}" for index in copies.lost())
+        error = f"{len(copies.lost())} of {len(copies)} copies diverged; {each}"
+    return replace(result, metrics=means, error=error)
 
 
 def finish(

@@ -1,17 +1,19 @@
 """The LightningModule: what one step does and which numbers it reports."""
 
 import math
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import lightning
 import torch
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from poslab.config import OptimizerConfig
-from poslab.data import TensorBatch
+from poslab.data import TaskData, TensorBatch
 from poslab.metrics import Score, score, token_loss
 from poslab.model import LanguageModel
 from poslab.results import DivergedError
@@ -19,46 +21,43 @@ from poslab.results import DivergedError
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
-class CopyModule(lightning.LightningModule):
-    """Trains a language model on token targets.
+class Observed(NamedTuple):
+    """What a diagnostic looks at, and where the numbers that it finds go."""
+
+    model: LanguageModel
+    data: TaskData
+    loggers: Sequence[Logger]
+
+
+class TrainingModule(lightning.LightningModule):
+    """What training one model and training several copies of it at once have in common: optimiser, schedule, end.
 
     Every number is logged at the step ``s`` = optimiser updates so far, and describes the model after ``s`` updates.
 
     Args:
-        model: from ids (B, T) to logits (B, T, V).
         optimizer: algorithm, rate and schedule.
         log_every_n_steps: steps from one logged training loss to the next.
         total_steps: updates after which the training ends, also within an epoch; all that the Trainer plans if None.
-        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        optimizer: OptimizerConfig,
-        log_every_n_steps: int,
-        total_steps: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, optimizer: OptimizerConfig, log_every_n_steps: int, total_steps: int | None = None) -> None:
         super().__init__()
-        self.model = model
         self.optimizer_config = optimizer
         self.log_every_n_steps = log_every_n_steps
         self._total_steps = total_steps
-        self.settings = dict(settings or {})
-        self._loss_to_log: Tensor | None = None
-        self._epoch_loss: list[Tensor] = []
-        self._validation: list[Score] = []
-        self.batches_by_seq_len: Counter[int] = Counter()
-        """Batches trained on so far, by the tokens T of their rows."""
 
     @property
     def total_steps(self) -> int:
         """Updates after which the training ends."""
         return int(self.trainer.estimated_stepping_batches) if self._total_steps is None else self._total_steps
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(ids)
+    @abstractmethod
+    def observed(self, copy: int = 0) -> Observed | None:
+        """What the diagnostics of one copy look at; None for a copy that has diverged."""
+
+    @abstractmethod
+    def _report_validation(self) -> dict[str, float]:
+        """Log what the validation steps have found, and forget it."""
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
@@ -79,9 +78,47 @@ class CopyModule(lightning.LightningModule):
         self.eval()
         with torch.no_grad(), self.trainer.precision_plugin.val_step_context():
             for batch in loader:
-                self.validation_step(TensorBatch(*(part.to(self.device) for part in batch)), 0)
+                self.validation_step(self.transfer_batch_to_device(batch, self.device, 0), 0)
         self.train()
         self._report_validation()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # Not the Trainer's own max_steps: it leaves out the last validation, and does not resume exactly.
+        if self.trainer.global_step == self._total_steps:
+            self.trainer.should_stop = True
+
+
+class CopyModule(TrainingModule):
+    """Trains a language model on token targets.
+
+    Args:
+        model: from ids (B, T) to logits (B, T, V).
+        optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
+        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        optimizer: OptimizerConfig,
+        log_every_n_steps: int,
+        total_steps: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(optimizer, log_every_n_steps, total_steps)
+        self.model = model
+        self.settings = dict(settings or {})
+        self._loss_to_log: Tensor | None = None
+        self._epoch_loss: list[Tensor] = []
+        self._validation: list[Score] = []
+        self.batches_by_seq_len: Counter[int] = Counter()
+        """Batches trained on so far, by the tokens T of their rows."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(ids)
+
+    def observed(self, copy: int = 0) -> Observed:
+        return Observed(self.model, self.trainer.datamodule, self.trainer.loggers)  # type: ignore[attr-defined]
 
     def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
         step = self.trainer.global_step
@@ -107,11 +144,6 @@ class CopyModule(lightning.LightningModule):
             }
             self._loss_to_log = None
             log_scalars(self.trainer, values)
-
-    def on_train_batch_end(self, outputs: Any, batch: TensorBatch, batch_idx: int) -> None:
-        # Not the Trainer's own max_steps: it leaves out the last validation, and does not resume exactly.
-        if self.trainer.global_step == self._total_steps:
-            self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
         mean = self.trainer.strategy.reduce(torch.stack(self._epoch_loss).mean(), reduce_op="mean")
@@ -153,10 +185,10 @@ class CopyModule(lightning.LightningModule):
         self.batches_by_seq_len = Counter(checkpoint["poslab"].get("batches_by_seq_len", {}))
 
 
-def log_scalars(trainer: lightning.Trainer, values: dict[str, float]) -> None:
-    """Send numbers to every logger (none, one or several) at the step = optimiser updates so far."""
+def log_scalars(trainer: lightning.Trainer, values: dict[str, float], loggers: Sequence[Logger] | None = None) -> None:
+    """Send numbers to loggers (none, one or several; the Trainer's if None) at the step = optimiser updates so far."""
     if trainer.is_global_zero:
-        for logger in trainer.loggers:
+        for logger in trainer.loggers if loggers is None else loggers:
             logger.log_metrics(values, step=trainer.global_step)
 
 

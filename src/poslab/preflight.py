@@ -24,8 +24,10 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     # torch from here on.
     model = build_model(job, task)
     # Not at the top: it loads matplotlib, and a typing error is answered at once.
+    from poslab.bundle.check import check_copies
     from poslab.diagnostics import check_diagnostics
 
     check_diagnostics(job.diagnostics, task, model.max_context_length)
+    check_copies(job, task, model)
     check_device(job)
     return job

@@ -12,7 +12,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 from poslab.loggers import MetricsTable
-from poslab.module import CopyModule
+from poslab.module import TrainingModule
 
 PRUNING_FILE = "pruning.json"
 WATCHED = "val/loss"
@@ -70,7 +70,7 @@ class Pruning(Callback):
         step, loss = trainer.global_step, self.table.last()[WATCHED]
         # A pruner compares in the direction of the objective.
         self.storage.set_trial_intermediate_value(self.trial_id, step, loss if self.lower_is_better else -loss)
-        assert isinstance(pl_module, CopyModule)
+        assert isinstance(pl_module, TrainingModule)
         total = pl_module.total_steps
         if step < total and self.pruner.prune(self.study, self.storage.get_trial(self.trial_id)):
             raise PrunedError(f"pruned at step {step} of {total}: {WATCHED} {loss:.4f} is behind the other trials")

@@ -19,9 +19,12 @@ from rich.table import Table
 from poslab.cli import pasted
 from poslab.config import TrainConfig, choice_of, flat
 from poslab.loggers import MetricsTable
-from poslab.results import Result, RunFolder, by_length
+from poslab.results import COPIES, Result, RunFolder, by_length
 
 log = logging.getLogger(__name__)
+
+# What decides no copy's result.
+NO_HPARAMS = ("diagnostics", "logger", "resume", "sweep", "seeds")
 
 
 class EpochLines(Callback):
@@ -49,9 +52,7 @@ class EpochLines(Callback):
 
 def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     """The settings that decide the result, flat and of the types that the HParams tab knows."""
-    settings = flat(
-        {key: value for key, value in asdict(job).items() if key not in ("diagnostics", "logger", "resume", "sweep")}
-    )
+    settings = flat({key: value for key, value in asdict(job).items() if key not in NO_HPARAMS})
     named = {key: value for key, value in settings.items() if not key.startswith(("pos.", "task."))}
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
@@ -129,6 +130,8 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         table.add_row(
             "exact match at length", ", ".join([*texts, *(f"{length}: out of reach" for length in unreached)])
         )
+    if "copies/completed" in metrics:
+        table.add_row("copies", f"{metrics['copies/completed']:.0f} completed; numbers above are means")
     if result.parameters:
         parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
         table.add_row("parameters", ", ".join(parts))
@@ -143,8 +146,9 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     text = io.StringIO()
     Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    if (folder.checkpoints / "last.ckpt").exists():
-        lines += [f"use it: {command}" for command in commands_for(path)]
+    usable = next(iter(sorted(folder.path.glob(f"{COPIES}/*/checkpoints/last.ckpt"))), folder.checkpoints / "last.ckpt")
+    if usable.exists():
+        lines += [f"use it: {command}" for command in commands_for(shown_path(usable.parents[1]))]
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted":

@@ -26,6 +26,8 @@ Status = Literal["completed", "failed", "diverged", "interrupted"]
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
+COPIES = "copies"
+"""The folder of a bundle's copies, each a run folder."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +38,8 @@ class Result:
         status: how the run ended.
         error: what went wrong, in one line, or None.
         metrics: name to number; the last value of every logged scalar, ``start/...`` and ``best/...`` of the
-            validation, and ``train/loss_start``.
+            validation, and ``train/loss_start``. Of a bundle: the means over the copies that completed, and how many
+            those are as ``copies/completed``.
         batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
         out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.

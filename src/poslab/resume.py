@@ -12,7 +12,7 @@ import yaml
 
 from poslab.cli import is_second_rank
 from poslab.config import ConfigError, TrainConfig, flat
-from poslab.results import CONFIG_FILE, RESULT_FILE, RunFolder
+from poslab.results import CONFIG_FILE, COPIES, RESULT_FILE, RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,9 @@ PRESENTATION = (
     "trainer.threads",
     "data.num_workers",
 )
+
+# Settings that came later: with this value a run is the one that older versions made without them.
+ALWAYS_SO = {"seeds": 1}
 
 
 class Start(NamedTuple):
@@ -56,6 +59,8 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
     refuse_changes(folder, job)
     if stored_status(folder.path) == "completed":
         return None
+    if (bundle := bundle_of(folder.path)) is not None:
+        raise ConfigError(f"{folder.path} is one copy of the run in {bundle}; go on with that one, it holds them all")
     checkpoint = newest_checkpoint(folder)
     seconds = float(stored_result(folder.path).get("wall_seconds") or 0.0)
     if not is_second_rank():
@@ -63,12 +68,20 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
     return Start(checkpoint, 0 if checkpoint is None else step_of(checkpoint), seconds)
 
 
+def bundle_of(folder: Path) -> Path | None:
+    """The folder of the bundle that a folder is a copy of; None for any other."""
+    parent = folder.absolute().parent
+    return parent.parent if parent.name == COPIES and (parent.parent / CONFIG_FILE).exists() else None
+
+
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide the result, flat; two runs that agree in them are the same run."""
     return {
         key: value
         for key, value in flat(dict(settings)).items()
-        if key != "defaults" and not any(key == part or key.startswith(f"{part}.") for part in PRESENTATION)
+        if key != "defaults"
+        and not any(key == part or key.startswith(f"{part}.") for part in PRESENTATION)
+        and not (key in ALWAYS_SO and value == ALWAYS_SO[key])
     }
 
 

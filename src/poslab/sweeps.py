@@ -25,7 +25,7 @@ from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
 from poslab.report import tensorboard_command
 from poslab.results import write_atomically
-from poslab.resume import job_key, stored_status
+from poslab.resume import job_key, stored_result, stored_status
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,12 @@ class Sweep:
         for first in range(0, len(due), size):
             batch = due[first : first + size]
             returned += self.launch(batch)
-            failed = [job.name for job in batch if stored_status(self.folder / job.name) in ("failed", "diverged")]
+            failed = [
+                job.name
+                for job in batch
+                if stored_status(self.folder / job.name) in ("failed", "diverged")
+                or lost_copies(self.folder / job.name)
+            ]
             if failed:
                 log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
                 break
@@ -219,8 +224,9 @@ class Sweep:
         """The end table and the comparison; whether every job is complete."""
         statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
         for name, status in statuses.items():
-            if status != "completed":
-                log.info("%-12s %s", status, name)
+            lost = lost_copies(self.folder / name)
+            if status != "completed" or lost:
+                log.info("%-12s %s%s", status, name, f" ({lost})" if lost else "")
         try:
             from poslab.comparison import write_comparison
 
@@ -238,7 +244,13 @@ class Sweep:
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
             log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
-        return all(status == "completed" for status in statuses.values())
+        return all(status == "completed" and not lost_copies(self.folder / name) for name, status in statuses.items())
+
+
+def lost_copies(folder: Path) -> str:
+    """Which copies of a completed job with ``seeds`` diverged, as its error says; empty for none, and any other job."""
+    result = stored_result(folder)
+    return str(result.get("error") or "") if result.get("status") == "completed" else ""
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
@@ -250,9 +262,11 @@ def checked_job(composed: DictConfig) -> TrainConfig:
     job = checked(composed)
     task = build_task(job)
     model = build_model(job, task)
+    from poslab.bundle.check import check_copies
     from poslab.diagnostics import check_diagnostics
 
     check_diagnostics(job.diagnostics, task, model.max_context_length)
+    check_copies(job, task, model)
     if job.trainer.strategy == "ddp":
         raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
     return job
@@ -360,7 +374,7 @@ def supersede(folder: Path, name: str) -> None:
     attempt = 1 + sum(1 for _ in target.glob(f"{name}-*"))
     aside = target / f"{name}-{attempt}"
     (folder / name).rename(aside)
-    for events in aside.glob("events.out.tfevents.*"):
+    for events in aside.rglob("events.out.tfevents.*"):
         events.unlink()
 
 

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from poslab.assembly import build_model, build_task
 from poslab.config import ConfigError, TrainConfig, checked, flat, nearest
-from poslab.results import CONFIG_FILE, RunFolder
+from poslab.results import CONFIG_FILE, COPIES, RunFolder
 from poslab.resume import model_settings, stored_settings, stored_status
 from poslab.tasks import Task
 
@@ -55,8 +55,12 @@ def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
         ConfigError: there is no run, no checkpoint, or the two do not fit each other; one line that names both.
     """
     folder = find_run(run)
-    path = find_checkpoint(folder, checkpoint)
     job = settings_of(folder)
+    if job.seeds > 1:
+        raise ConfigError(
+            f"run={folder} holds {job.seeds} copies; give one, run={folder / COPIES / f'seed{job.seed}'} say"
+        )
+    path = find_checkpoint(folder, checkpoint)
     task = build_task(job)
     # The table's start does not matter any more, and the file that it came from may be gone.
     model = build_model(replace(job, model=replace(job.model, token_init="normal", token_file=None)), task)

@@ -13,7 +13,7 @@ import yaml
 
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
 from poslab.comparison.history import History, read_history
-from poslab.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, by_length
+from poslab.results import CONFIG_FILE, COPIES, METRICS_FILE, RESULT_FILE, by_length
 
 INVALID_FILE = "invalid.json"
 SUPERSEDED = "superseded"
@@ -100,14 +100,27 @@ def collect(folders: Sequence[Path]) -> list[Job]:
             continue
         sweeps.append(folder.resolve())
         runs.update((path.resolve(), folder.resolve()) for path in sorted(folder.iterdir()) if _is_job(path))
+    runs = {copy: parent for run, parent in runs.items() for copy in copies_of(run)}
     names = _distinct_names({*runs.values(), *sweeps})
-    jobs = [read_job(run, names[parent]) for run, parent in runs.items()]
+    jobs = [read_job(run, names[parent], _name_below(run, parent)) for run, parent in runs.items()]
     known = {key for job in jobs for key in job.settings}
     for sweep in dict.fromkeys(sweeps):
         jobs += _refused(sweep, names[sweep], known)
     if not jobs:
         raise ComparisonError(f"no runs in {', '.join(map(str, folders))}; name a sweep folder or a run folder")
     return jobs
+
+
+def copies_of(run: Path) -> list[Path]:
+    """The run folders of a bundle's copies; of any other run, and of a bundle without one, its own."""
+    inside = run / COPIES
+    copies = [path for path in sorted(inside.iterdir()) if _is_run(path)] if inside.is_dir() else []
+    return copies or [run]
+
+
+def _name_below(run: Path, parent: Path) -> str:
+    """A job by its folder; a bundle's copy by the bundle's and its own: ``learned-seeds8-1a2b3c4d/seed3``."""
+    return "/".join(part for part in run.relative_to(parent).parts if part != COPIES)
 
 
 def _is_run(folder: Path) -> bool:
@@ -135,8 +148,14 @@ def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
     return names
 
 
-def read_job(folder: Path, sweep: str) -> Job:
-    """One job; whatever cannot be read makes it ``broken`` and is said in its error."""
+def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
+    """One job; whatever cannot be read makes it ``broken`` and is said in its error.
+
+    Args:
+        folder: its own.
+        sweep: what it belongs to.
+        name: of the job; its folder's if None.
+    """
     troubles: list[str] = []
     config = _read(folder / CONFIG_FILE, lambda text: yaml.load(text, _Loader), troubles)
     result = _read(folder / RESULT_FILE, json.loads, troubles)
@@ -160,7 +179,7 @@ def read_job(folder: Path, sweep: str) -> Job:
     overrides = result.get("overrides")
     return Job(
         sweep=sweep,
-        name=folder.name,
+        name=folder.name if name is None else name,
         folder=folder,
         # A number without the settings it belongs to cannot be compared.
         status=BROKEN if status == COMPLETED and not settings else status,

@@ -5,6 +5,7 @@ from typing import Any
 from poslab.assembly import build
 from poslab.config import ConfigError
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
+from poslab.diagnostics.copies import OfEachCopy, looking
 from poslab.diagnostics.gallery import Gallery
 from poslab.tasks import Task
 
@@ -12,12 +13,14 @@ __all__ = [
     "Diagnostic",
     "Finding",
     "Gallery",
+    "OfEachCopy",
     "OutOfReach",
     "Picture",
     "Scalars",
     "Text",
     "build_diagnostics",
     "check_diagnostics",
+    "looking",
 ]
 
 

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
-from poslab.data import Probe, TaskData
+from poslab.data import Probe
 from poslab.diagnostics.gallery import Gallery, showing
 from poslab.model import LanguageModel
-from poslab.module import CopyModule, log_scalars
+from poslab.module import Observed, TrainingModule, log_scalars
 from poslab.tasks import Task
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ class Diagnostic(Callback):
             raise ValueError(f"every={every} must be at least 1, or 0 to switch it off, or null for the end only")
         self.every = every
         self.out_of_reach: dict[str, str] = {}
-        self.gallery = Gallery(in_background=False)
+        self.gallery: Gallery | None = Gallery(in_background=False)
+        self.copy = 0
+        """Of a bundle, the copy that is looked at."""
         self._validations = 0
         self._last_look: int | None = None
         self._failed = False
@@ -113,7 +115,7 @@ class Diagnostic(Callback):
         if trainer.sanity_checking:
             return
         self._validations += 1
-        assert isinstance(pl_module, CopyModule)
+        assert isinstance(pl_module, TrainingModule)
         due = self.every is not None and self._validations % self.every == 0
         # The last one is due at the end of the training, at this same step: now all diagnostics look together.
         if due or trainer.global_step == pl_module.total_steps:
@@ -130,30 +132,32 @@ class Diagnostic(Callback):
         step = trainer.global_step
         if not trainer.is_global_zero or step == self._last_look:
             return
-        self._last_look = step
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, CopyModule)
-        assert isinstance(data, TaskData)
+        assert isinstance(module, TrainingModule)
         training = module.training
         module.eval()
         try:
+            seen = module.observed(self.copy)
+            if seen is None:
+                return
+            self._last_look = step
             with torch.no_grad():
-                probe = data.probe._replace(tokens=data.probe.tokens.to(module.device))
-                for finding in self.look(module.model, probe):
-                    self._publish(trainer, finding, step)
+                probe = seen.data.probe._replace(tokens=seen.data.probe.tokens.to(module.device))
+                for finding in self.look(seen.model, probe):
+                    self._publish(trainer, seen, finding, step)
         except Exception as error:
             self._warn(error, step)
         finally:
             module.train(training)
 
-    def _publish(self, trainer: lightning.Trainer, finding: Finding, step: int) -> None:
+    def _publish(self, trainer: lightning.Trainer, seen: Observed, finding: Finding, step: int) -> None:
         match finding:
             case Scalars(values):
-                log_scalars(trainer, values)
+                log_scalars(trainer, values, seen.loggers)
             case Picture(tag, draw):
-                self.gallery.order(tag, step, draw)
+                if self.gallery is not None:
+                    self.gallery.order(tag, step, draw)
             case Text(tag, markdown):
-                for show in showing(trainer.loggers, "log_markdown"):
+                for show in showing(seen.loggers, "log_markdown"):
                     show(tag, markdown, step)
             case OutOfReach(reasons):
                 if reasons.keys() - self.out_of_reach.keys():

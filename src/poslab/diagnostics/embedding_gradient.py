@@ -13,7 +13,7 @@ from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
 from poslab.diagnostics.figures import Plot, message_figure, sparse_ticks, to_array
 from poslab.model import LanguageModel
-from poslab.module import CopyModule, log_scalars
+from poslab.module import TrainingModule, log_scalars
 
 
 def draw_rows(norms: np.ndarray, step: int) -> Figure:
@@ -53,15 +53,16 @@ class EmbeddingGradient(Diagnostic):
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        assert isinstance(pl_module, CopyModule)
+        assert isinstance(pl_module, TrainingModule)
         step = trainer.global_step
         if step % pl_module.log_every_n_steps or not trainer.is_global_zero:
             return
-        gradient = pl_module.model.token_embedding.embedding.weight.grad
-        if gradient is not None:
+        seen = pl_module.observed(self.copy)
+        gradient = None if seen is None else seen.model.token_embedding.embedding.weight.grad
+        if seen is not None and gradient is not None:
             self._norms = to_array(gradient.norm(dim=-1))
             self._step = step
-            log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())})
+            log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())}, seen.loggers)
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if self._norms is None:

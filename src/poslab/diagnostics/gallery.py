@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,11 +81,20 @@ class Gallery(Callback):
             process may use more than one core (a fork costs as much as a few pictures).
         only_ends: of each tag, draw the pictures of the first look and the last one; of those between, none. Pictures
             take a small model longer than its training does, and in a sweep hardly anyone looks at those between.
+        folder, loggers: where the pictures go; None: the Trainer's.
     """
 
-    def __init__(self, in_background: bool | None = None, only_ends: bool = False) -> None:
+    def __init__(
+        self,
+        in_background: bool | None = None,
+        only_ends: bool = False,
+        folder: RunFolder | None = None,
+        loggers: Sequence[Any] | None = None,
+    ) -> None:
         self.in_background = CAN_FORK and allowed_threads() > 1 if in_background is None else in_background
         self.only_ends = only_ends
+        self.folder = folder
+        self.loggers = loggers
         self._begun = False
         self._orders: list[Order] = []
         self._child: Child | None = None
@@ -140,10 +149,11 @@ class Gallery(Callback):
             self._show(trainer, await_drawing(child))
 
     def _show(self, trainer: lightning.Trainer, pictures: list[Drawn]) -> None:
-        folder = RunFolder(Path(trainer.default_root_dir))
+        folder = self.folder or RunFolder(Path(trainer.default_root_dir))
+        loggers = trainer.loggers if self.loggers is None else self.loggers
         for tag, step, png, error in pictures:
             if error is None:
-                shows = [partial(show, tag, png, step) for show in showing(trainer.loggers, "log_png")]
+                shows = [partial(show, tag, png, step) for show in showing(loggers, "log_png")]
                 file = folder.figures / f"{tag.replace('/', '_')}.png"
                 for hand_over in (partial(write_atomically, file, png), *shows):
                     try:
@@ -161,7 +171,7 @@ class Gallery(Callback):
         log.debug("picture %s failed at step %d\n%s", tag, step, error)
 
 
-def showing(loggers: list[Any], name: str) -> Iterator[Callable[..., None]]:
+def showing(loggers: Sequence[Any], name: str) -> Iterator[Callable[..., None]]:
     """The method of each logger that has it: a logger that cannot show a picture or a text goes without."""
     for logger in loggers:
         method = getattr(logger, name, None)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
+from poslab.diagnostics.copies import looking
 from poslab.diagnostics.figures import Plot
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.heads import ROLES, RoleSums, mean_roles, role_sums
@@ -98,10 +99,10 @@ class HeadRoles(Diagnostic):
         self._batches: list[Tensor] = []
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, HeadAblation):
+        for diagnostic in looking(trainer, self.copy):
+            if isinstance(diagnostic, HeadAblation):
                 # Its own mapping and not a copy: whichever of the two looks first, the picture is drawn after both.
-                self._costs = callback.costs
+                self._costs = diagnostic.costs
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         batches = self._batches or self._choose(probe)

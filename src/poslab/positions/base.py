@@ -33,6 +33,16 @@ class PositionScheme(nn.Module):
     d_model: int | None = None
     """The width of the vectors from `embed`; None when the scheme adds none."""
 
+    drawn: Int64[Tensor, " t"] | None = None
+    """Positions that somebody else drew by `draw`, to be used in training; None: the scheme draws its own."""
+
+    def draw(self, seq_len: int) -> Int64[Tensor, " t"] | None:
+        """The positions (T,) that training gives one batch by torch's random state; None: nothing is left to chance.
+
+        A scheme that draws at random in training draws here and nowhere else, and uses `drawn` where it is given.
+        """
+        return None
+
     def embed(self, seq_len: int, start: int = 0) -> Float[Tensor, "t d"] | None:
         """Vectors (T, D) to add to the token vectors at positions ``start .. start + seq_len - 1``; None adds nothing.
 

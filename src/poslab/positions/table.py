@@ -60,12 +60,21 @@ class PositionTable(PositionScheme):
         """
         self.check_range(seq_len, start)
         rows = self.rows()
+        if self.training and self.drawn is not None:
+            return rows[self.drawn]
         if self.training and self.train_offset == "random":
-            start = int(torch.randint(self.max_context_length - seq_len + 1, ()))
+            start = self._random_start(seq_len)
         if self.training and self.train_positions == "random":
             return rows[self._random_subset(seq_len).to(rows.device)]
         # A slice, not a look-up: the gradient is the same and no index tensor is made.
         return rows[start : start + seq_len]
+
+    def draw(self, seq_len: int) -> Int64[Tensor, " t"] | None:
+        if self.train_offset == "random":
+            return self._random_start(seq_len) + torch.arange(seq_len)
+        if self.train_positions == "random":
+            return self._random_subset(seq_len)
+        return None
 
     def forward(self, seq_len: int) -> Float[Tensor, "t d"]:
         """The vectors of a sequence of ``seq_len`` tokens, (T, D).
@@ -78,6 +87,9 @@ class PositionTable(PositionScheme):
     def table(self) -> Float[Tensor, "l d"]:
         """The whole table, (L, D), without gradient."""
         return self.rows().detach()
+
+    def _random_start(self, seq_len: int) -> int:
+        return int(torch.randint(self.max_context_length - seq_len + 1, ()))
 
     def _random_subset(self, seq_len: int) -> Int64[Tensor, " t"]:
         return torch.randperm(self.max_context_length)[:seq_len].sort().values

@@ -1,0 +1,75 @@
+"""The batches of every copy of a bundle, each from the copy's own seed, side by side."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import lightning
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from poslab.config import DataConfig
+from poslab.data import BatchStream, StepSampler, TaskData, TensorBatch, loader
+from poslab.tasks import Task
+from poslab.tasks.base import IGNORED
+
+
+class BundleBatch(NamedTuple):
+    """Token ids and targets of every copy, both (N, B, T), and how long each copy's rows are without the padding."""
+
+    tokens: Int64[Tensor, "n b t"]
+    targets: Int64[Tensor, "n b t"]
+    seq_lens: tuple[int, ...]
+
+
+def side_by_side(batches: Sequence[TensorBatch]) -> BundleBatch:
+    """One batch of every copy; where they are of several lengths, the shorter ones end in tokens that count nowhere."""
+    seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
+    missing = [max(seq_lens) - seq_len for seq_len in seq_lens]
+    tokens = [F.pad(batch.tokens, (0, n)) for batch, n in zip(batches, missing, strict=True)]
+    targets = [F.pad(batch.targets, (0, n), value=IGNORED) for batch, n in zip(batches, missing, strict=True)]
+    return BundleBatch(torch.stack(tokens), torch.stack(targets), seq_lens)
+
+
+class BundleStream(Dataset[BundleBatch]):
+    """``stream[step]`` is that batch of every copy."""
+
+    def __init__(self, streams: Sequence[BatchStream]) -> None:
+        self.streams = streams
+
+    def __getitem__(self, step: int) -> BundleBatch:
+        return side_by_side([stream.batch(step) for stream in self.streams])
+
+
+class BundleData(lightning.LightningDataModule):
+    """Training streams and validation sets of several seeds.
+
+    Args:
+        task: what to sample.
+        config: sizes; of each copy.
+        seeds: of the copies.
+        vocab_size: of the model.
+    """
+
+    def __init__(self, task: Task, config: DataConfig, seeds: Sequence[int], vocab_size: int) -> None:
+        super().__init__()
+        self.task = task
+        self.config = config
+        self.vocab_size = vocab_size
+        self.copies = [TaskData(task, config, seed, vocab_size) for seed in seeds]
+        own = zip(*(copy.validation.batches for copy in self.copies), strict=True)
+        self.validation = [side_by_side(batches) for batches in own]
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        sizes = self.config.batch_size, self.vocab_size
+        stream = BundleStream([BatchStream(self.task, copy.seed, "train", *sizes) for copy in self.copies])
+        sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
+        return loader(stream, sampler, self.config.num_workers)
+
+    def _updates_so_far(self) -> int:
+        return self.trainer.global_step if self.trainer else 0
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return loader(self.validation, range(len(self.validation)), 0)

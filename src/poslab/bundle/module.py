@@ -1,0 +1,176 @@
+"""The LightningModule of a bundle: one step of every copy at once, one set of numbers for each."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poslab.bundle.copies import Copies
+from poslab.bundle.data import BundleBatch, BundleData
+from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, losses, scores
+from poslab.config import OptimizerConfig
+from poslab.metrics import Score
+from poslab.module import Observed, TrainingModule, check_finite, log_scalars
+from poslab.results import DivergedError
+
+
+class BundleModule(TrainingModule):
+    """Trains the copies of a stack, each as `CopyModule` trains one model, and logs their means.
+
+    A copy whose loss is no finite number any more is done with at that step: its parameters stay as they are, and no
+    number of it reaches another copy. The others go on; without any the run has diverged.
+
+    Args:
+        stack: the models.
+        copies: their folders and loggers, in the same order.
+        optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
+    """
+
+    def __init__(
+        self,
+        stack: ModelStack,
+        copies: Copies,
+        optimizer: OptimizerConfig,
+        log_every_n_steps: int,
+        total_steps: int | None = None,
+    ) -> None:
+        super().__init__(optimizer, log_every_n_steps, total_steps)
+        self.stack = stack
+        self.copies = copies
+        self._losses_to_log: Tensor | None = None
+        self._epoch_losses: list[Tensor] = []
+        self._validation: list[Score] = []
+        self._kept: list[Tensor] = []
+
+    def observed(self, copy: int = 0) -> Observed | None:
+        one = self.copies[copy]
+        if one.diverged is not None:
+            return None
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, BundleData)
+        return Observed(self.stack.copy_of(copy), data.copies[copy], one.loggers)
+
+    def training_step(self, batch: BundleBatch, batch_idx: int) -> Tensor:
+        step = self.trainer.global_step
+        for index in self.copies.well():
+            self.copies[index].batches_by_seq_len[batch.seq_lens[index]] += 1
+        by_copy = losses(self.stack(batch.tokens, batch.seq_lens), batch.targets)
+        detached = by_copy.detach()
+        due = step % self.log_every_n_steps == 0
+        # As for a single model: reading a number from an accelerator waits for it.
+        if due or detached.device.type == "cpu":
+            self._check("train/loss", detached.tolist())
+        if due:
+            self._losses_to_log = detached
+        self._epoch_losses.append(detached)
+        # The sum: each copy's gradient is then its own, as if it were alone.
+        return by_copy.index_fill(0, self._lost_rows(), 0.0).sum() if self.copies.lost() else by_copy.sum()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [*self.parameters()]
+        if self.copies.lost():
+            rows = self._lost_rows()
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.index_fill_(0, rows, 0.0)
+            # A gradient of zero is not enough to stand still: Adam has its momentum, AdamW its decay.
+            self._kept = [parameter.detach().index_select(0, rows) for parameter in parameters]
+        if self._losses_to_log is not None:
+            values = {
+                "train/loss": self._losses_to_log.tolist(),
+                "train/gradient_norm": gradient_norms(parameters).tolist(),
+                "learning_rate": [float(optimizer.param_groups[0]["lr"])] * len(self.copies),
+            }
+            self._losses_to_log = None
+            self._log(values)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Each copy by the norm of its own gradient."""
+        if gradient_clip_val:
+            clip_gradients([*self.parameters()], float(gradient_clip_val))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._kept:
+            rows = self._lost_rows()
+            for parameter, kept in zip(self.parameters(), self._kept, strict=True):
+                parameter.data.index_copy_(0, rows, kept)
+            self._kept = []
+        super().on_train_batch_end(outputs, batch, batch_idx)
+
+    def on_validation_epoch_start(self) -> None:
+        means = torch.stack(self._epoch_losses).mean(0).tolist()
+        self._epoch_losses.clear()
+        self._check("train/loss_epoch", means)
+        self._log({"train/loss_epoch": means})
+
+    def validation_step(self, batch: BundleBatch, batch_idx: int) -> None:
+        self._validation.append(scores(self.stack(batch.tokens, batch.seq_lens), batch.targets))
+
+    def on_validation_epoch_end(self) -> None:
+        # For the checkpoint's choice of the best.
+        self.log_dict(self._report_validation(), logger=False)
+
+    def _report_validation(self) -> dict[str, float]:
+        total = Score(*(torch.stack(parts).sum(0) for parts in zip(*self._validation, strict=True)))
+        self._validation.clear()
+        by_copy = [Score(*(part[index] for part in total)).means() for index in range(len(self.copies))]
+        values = {f"val/{name}": [means[name] for means in by_copy] for name in by_copy[0]}
+        self._check("val/loss", values["val/loss"])
+        self._log(values)
+        well = self.copies.well()
+        return {name: sum(column[index] for index in well) / len(well) for name, column in values.items()}
+
+    def _check(self, name: str, values: list[float]) -> None:
+        """Be done with each copy whose loss is no finite number.
+
+        Raises:
+            DivergedError: none is left.
+        """
+        step = self.trainer.global_step
+        last: DivergedError | None = None
+        for index in self.copies.well():
+            try:
+                check_finite(name, values[index], step)
+            except DivergedError as error:
+                last = error
+                self.copies[index].diverged = str(error)
+        if last is not None and not self.copies.well():
+            raise DivergedError(f"all {len(self.copies)} copies have diverged, the last one so: {last}") from last
+
+    def _lost_rows(self) -> Tensor:
+        return torch.tensor(self.copies.lost(), device=self.device)
+
+    def _log(self, values: dict[str, list[float]]) -> None:
+        for index in self.copies.well():
+            own = {name: column[index] for name, column in values.items()}
+            log_scalars(self.trainer, own, self.copies[index].loggers)
+        self.copies.share_means(self.trainer)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
+        for logger in (*self.trainer.loggers, *(logger for copy in self.copies for logger in copy.loggers)):
+            logger.save()
+        # Plain values only: a checkpoint has to load with weights_only=True.
+        checkpoint["poslab"] = {
+            "format": 1,
+            "copies": [
+                {
+                    "random_state": state,
+                    "batches_by_seq_len": dict(copy.batches_by_seq_len),
+                    "diverged": copy.diverged,
+                }
+                for copy, state in zip(self.copies, self.stack.random_states, strict=True)
+            ],
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        stored = checkpoint["poslab"]["copies"]
+        self.stack.random_states = [one["random_state"] for one in stored]
+        for copy, one in zip(self.copies, stored, strict=True):
+            copy.batches_by_seq_len.update(one["batches_by_seq_len"])
+            copy.diverged = one["diverged"]
