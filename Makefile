@@ -35,8 +35,10 @@ train: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
+# All of them, or some: make test-slow SLOW=tests/test_search.py
+SLOW ?=
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(SLOW)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
