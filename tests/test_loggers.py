@@ -232,3 +232,14 @@ def test_a_run_that_failed_and_went_on_to_its_end_is_no_failure(tmp_path: Path) 
     content = events.PluginTagToContent("hparams")["_hparams_/session_end_info"]
     assert HParamsPluginData.FromString(content).session_end_info.status == api_pb2.STATUS_SUCCESS
     assert len(events.Scalars("val/loss")) == 1
+
+
+def test_a_second_rank_leaves_the_first_one_s_table_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends the loggers of every rank, in whatever order the processes get there."""
+    first, second = MetricsTable(tmp_path), MetricsTable(tmp_path)
+    first.log_metrics({"val/loss": 1.5}, 3)
+    first.save()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    second.save()
+    second.finalize("success")
+    assert (tmp_path / "metrics.csv").read_text() == "step,val/loss\n3,1.5\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
+from poslab.cli import is_second_rank
 from poslab.results import METRICS_FILE, Status, write_atomically
 
 
@@ -37,7 +38,9 @@ class MetricsTable(Logger):
         self.rows.setdefault(int(step or 0), {}).update(metrics)
 
     def save(self) -> None:
-        """Write the table; columns in order of their name."""
+        """Write the table; columns in order of their name. Only the first rank does: the others have seen no number."""
+        if is_second_rank():
+            return
         names = sorted({name for row in self.rows.values() for name in row})
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, ["step", *names], lineterminator="\n")
