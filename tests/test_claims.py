@@ -7,9 +7,10 @@ import pytest
 import yaml
 from conftest import CONF, compose
 
-from poslab.claims import CLAIMS_FILE, judge, judge_sweep, main, table
+from poslab.claims import judge, judge_sweep, main, table
 from poslab.comparison import Job
 from poslab.config import ClaimConfig, ConfigError, checked
+from poslab.results import CLAIMS_FILE
 
 METRIC = "length/40/exact_match"
 

@@ -15,10 +15,10 @@ from statistics import fmean
 from poslab.comparison import ComparisonError, Job
 from poslab.comparison.axes import Value, typed_settings
 from poslab.comparison.collect import collect, without_repeats
+from poslab.comparison.numbers import count
 from poslab.config import ClaimConfig, ConfigError, did_you_mean
-from poslab.results import write_atomically
+from poslab.results import CLAIMS_FILE, write_atomically
 
-CLAIMS_FILE = "claims.json"
 TABLE_FILE = "claims.md"
 
 
@@ -115,7 +115,7 @@ def _found(values: Sequence[float]) -> str:
     if not values:
         return "no result"
     spread = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
-    return f"{fmean(values):.3g}{spread}, {len(values)} {'job' if len(values) == 1 else 'jobs'}"
+    return f"{fmean(values):.3g}{spread}, {count(len(values), 'job')}"
 
 
 def read_claims(sweep: Path) -> list[ClaimConfig]:

@@ -8,6 +8,7 @@ from poslab.assembly import build_model, build_task
 from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
 from poslab.results import RunFolder
+from poslab.tasks import Task
 
 
 def preflight(config: DictConfig, folder: Path) -> TrainConfig:
@@ -21,7 +22,17 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     task = build_task(job)
     if not (job.resume and RunFolder(folder).taken()):
         RunFolder(folder).check_usable()
-    # torch from here on.
+    check_buildable(job, task)
+    check_device(job)
+    return job
+
+
+def check_buildable(job: TrainConfig, task: Task) -> None:
+    """Refuse a job whose model, diagnostics or copies cannot be built; needs torch.
+
+    Raises:
+        ConfigError: one line that names the values and the way out.
+    """
     model = build_model(job, task)
     # Not at the top: it loads matplotlib, and a typing error is answered at once.
     from poslab.bundle.check import check_copies
@@ -29,5 +40,3 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
 
     check_diagnostics(job.diagnostics, task, model.max_context_length)
     check_copies(job, task, model)
-    check_device(job)
-    return job

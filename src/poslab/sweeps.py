@@ -18,20 +18,18 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.assembly import build_model, build_task
-from poslab.claims import CLAIMS_FILE
+from poslab.assembly import build_task
 from poslab.cli import explain, job_overrides, main_config_dir, pasted, quoted
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
+from poslab.preflight import check_buildable
 from poslab.report import tensorboard_command
-from poslab.results import write_atomically
+from poslab.results import CLAIMS_FILE, INVALID_FILE, SUPERSEDED, write_atomically
 from poslab.resume import job_key, stored_result, stored_status
 
 log = logging.getLogger(__name__)
 
 PLAN_FILE = "sweep.json"
-INVALID_FILE = "invalid.json"
-SUPERSEDED = "superseded"
 LONGEST_LABEL = 60
 # Sentences of the comparison on the console; the rest is in its files.
 MOST_SAID = 5
@@ -260,13 +258,7 @@ def checked_job(composed: DictConfig) -> TrainConfig:
         ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
     """
     job = checked(composed)
-    task = build_task(job)
-    model = build_model(job, task)
-    from poslab.bundle.check import check_copies
-    from poslab.diagnostics import check_diagnostics
-
-    check_diagnostics(job.diagnostics, task, model.max_context_length)
-    check_copies(job, task, model)
+    check_buildable(job, build_task(job))
     if job.trainer.strategy == "ddp":
         raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
     return job

@@ -13,10 +13,8 @@ import yaml
 
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
 from poslab.comparison.history import History, read_history
-from poslab.results import CONFIG_FILE, COPIES, METRICS_FILE, RESULT_FILE, by_length
+from poslab.results import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED, by_length
 
-INVALID_FILE = "invalid.json"
-SUPERSEDED = "superseded"
 COMPLETED, INVALID, BROKEN = "completed", "invalid", "broken"
 STATUSES = (COMPLETED, "interrupted", "diverged", "failed", INVALID, BROKEN)
 

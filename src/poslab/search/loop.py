@@ -14,7 +14,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from poslab.pruning import PRUNING_FILE, PrunedError
-from poslab.results import write_atomically
+from poslab.results import INVALID_FILE, write_atomically
 from poslab.resume import stored_result
 from poslab.search.objectives import check_objectives, reached
 from poslab.search.options import Options, absolute, build_sampler, open_storage, quiet
@@ -22,7 +22,7 @@ from poslab.search.probes import probes
 from poslab.search.space import Parameter, literal, split_space
 from poslab.search.study import open_study
 from poslab.search.summary import COMPLETED, JSON_FILE, Outcome, Summary, shown
-from poslab.sweeps import INVALID_FILE, PLAN_FILE, Job, Sweep, as_json
+from poslab.sweeps import PLAN_FILE, Job, Sweep, as_json
 
 log = logging.getLogger(__name__)
 
