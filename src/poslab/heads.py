@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from poslab.metrics import score
+from poslab.metrics import score_all
 from poslab.model import LanguageModel, MultiHeadSelfAttention
 from poslab.model.attention import QUERIES_AT_ONCE
 
@@ -107,13 +107,6 @@ def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> 
         handle.remove()
 
 
-def mean_loss(model: LanguageModel, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Mean loss in nats per counted token over batches of tokens and targets, both (B, T); as ``val/loss``."""
-    scores = [score(model(tokens), targets) for tokens, targets in batches]
-    return float(sum(one.loss_sum for one in scores) / sum(one.tokens for one in scores))
-
-
-@torch.no_grad()
 def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor]]) -> list[list[float]]:
     """What the loss rises by without each head: the loss with its output removed, minus the loss with all of them.
 
@@ -130,13 +123,13 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        whole = mean_loss(model, batches)
+        whole = score_all(model, batches).means()["loss"]
         costs: list[list[float]] = []
         for attention in model.attention_layers():
             costs.append([])
             for head in range(attention.n_heads):
                 with without_heads(attention, [head]):
-                    costs[-1].append(mean_loss(model, batches) - whole)
+                    costs[-1].append(score_all(model, batches).means()["loss"] - whole)
     finally:
         for module, training in modes:
             module.training = training

@@ -168,9 +168,8 @@ class CopyModule(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # A run that goes on from here does not look again at what was seen here: first the numbers are written.
-        if self.trainer.is_global_zero:
-            for logger in self.trainer.loggers:
-                logger.save()
+        for logger in self.trainer.loggers:
+            logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,

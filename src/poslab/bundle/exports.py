@@ -26,7 +26,6 @@ class CopyExports(Callback):
         assert isinstance(pl_module, BundleModule)
         for index in pl_module.copies.well():
             copy = pl_module.copies[index]
-            copy.table.save()
             model = pl_module.stack.copy_of(index)
             content = {
                 # Cloned: a view would be saved with everything that it is a part of.
