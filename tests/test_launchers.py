@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import CONF, ROOT, compose, start, train
+from conftest import CONF, ROOT, WHEN_IT_TRAINS, compose, only_sweep, start, train
 from hydra.core.utils import JobReturn, JobStatus
 
 from poslab import launchers
@@ -40,8 +40,10 @@ def needs(launcher: str) -> pytest.MarkDecorator:
 PARALLEL = [pytest.param(name, marks=needs(name)) for name in ("joblib", "ray", "submitit_local")]
 
 # In every process of a sweep: what a job does depends on its seed.
-HOOK = """
-import importlib.util, os, signal, sys
+HOOK = (
+    """
+import os
+import signal
 
 class Awkward(Exception):
     def __init__(self, first, second):  # cannot be made again from its message
@@ -58,19 +60,9 @@ def patch(module):
             os.kill(os.getpid(), signal.SIGKILL)
         return token_loss(*args) * (float("nan") if seed == 4 else 1)
     module.token_loss = hooked
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "poslab.module":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), patch(module))
-        return spec
-
-sys.meta_path.insert(0, Finder())
 """
+    + WHEN_IT_TRAINS
+)
 
 
 @pytest.fixture
@@ -79,11 +71,6 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("hook")
     (folder / "sitecustomize.py").write_text(HOOK)
     return {"PYTHONPATH": str(folder)}
-
-
-def only_sweep(cwd: Path) -> Path:
-    (found,) = (cwd / "outputs/sweeps").iterdir()
-    return found
 
 
 def results(cwd: Path) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import start
+from conftest import WHEN_IT_TRAINS, only_sweep, start
 from test_launchers import needs
 
 from poslab.comparison import write_comparison
@@ -24,8 +24,10 @@ FAILS, KILLED = 3, 2
 
 # In every process of a disturbed sweep. A job is killed only after it has saved a checkpoint; one that goes on counts
 # anew, so that a second try is killed as well.
-DISTURBANCE = """
-import importlib.util, os, signal, sys
+DISTURBANCE = (
+    """
+import os
+import signal
 
 def patch(module):
     import torch
@@ -41,24 +43,9 @@ def patch(module):
             os.kill(os.getpid(), signal.SIGKILL)
         return token_loss(*arguments)
     module.token_loss = disturbed
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "poslab.module":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), patch(module))
-        return spec
-
-sys.meta_path.insert(0, Finder())
 """
-
-
-def only_sweep(cwd: Path) -> Path:
-    (found,) = (cwd / "outputs/sweeps").iterdir()
-    return found
+    + WHEN_IT_TRAINS
+)
 
 
 def results(sweep: Path) -> dict[str, dict]:

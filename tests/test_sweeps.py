@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, start
+from conftest import ROOT, only_sweep, start
 
 from poslab.sweeps import job_label, varying_keys
 
@@ -20,11 +20,6 @@ pytestmark = pytest.mark.process
 
 def jobs_of(sweep: Path) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/result.json")}
-
-
-def only_sweep(cwd: Path) -> Path:
-    (found,) = (cwd / "outputs/sweeps").iterdir()
-    return found
 
 
 @pytest.fixture(scope="module")
