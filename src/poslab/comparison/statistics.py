@@ -1,17 +1,11 @@
 """The few statistics that a comparison needs, each with what it assumes."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
-from typing import Any
-
-
-def _student() -> Any:
-    # SciPy takes longer to import than the rest of the package, and the sweep's own process reads this module.
-    import scipy.special
-
-    return scipy.special
+from functools import lru_cache
+from statistics import NormalDist, fmean, variance
 
 
 @dataclass(frozen=True)
@@ -128,11 +122,30 @@ def _test(name: str, difference: float, seen: float, floor: float, df: float, de
 
 
 def _two_sided(t: float, df: float) -> float:
-    return float(2 * _student().stdtr(df, -abs(t)))
+    """The chance of a Student's t beyond ``t`` on either side: I_x(df/2, 1/2) with x = df / (df + t^2)."""
+    # Not SciPy: where it is installed, torchmetrics imports its signal processing with Lightning, 0.8 s of every start.
+    # mpmath comes with torch (by SymPy), and is not needed before a comparison.
+    import mpmath
+
+    if math.isinf(t):
+        return 0.0
+    return float(mpmath.betainc(df / 2, 0.5, 0, df / (df + mpmath.mpf(t) ** 2), regularized=True))
 
 
+@lru_cache(maxsize=4096)
 def _quantile(df: float, probability: float) -> float:
-    return float(_student().stdtrit(df, probability))
+    """The t that a Student's t stays below with a probability of at least one half."""
+    import mpmath
+
+    tail = 2 * (1 - probability)
+    if tail >= 1:
+        return 0.0
+    # The logarithm of the tail is nearly straight in log t, and the normal distribution's t is never the larger one.
+    start = math.log(NormalDist().inv_cdf(probability))
+    log_t = mpmath.findroot(
+        lambda u: math.log(_two_sided(math.exp(float(u)), df) / tail), (start, start + 0.5), tol=1e-20
+    )
+    return math.exp(log_t)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -147,10 +160,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def seeds_needed(difference: float, deviation: float, level: float, most: int = 50) -> int | None:
     """Seeds that would show such a difference in four of five sweeps; None if more than ``most``."""
-    for n in range(2, most + 1):
-        if (_quantile(n - 1, 1 - level / 2) + _quantile(n - 1, 0.8)) * deviation <= abs(difference) * math.sqrt(n):
-            return n
-    return None
+
+    def enough(n: int) -> bool:
+        # The quantile of the level plus that of the power is within the difference in standard errors.
+        room = abs(difference) * math.sqrt(n) / deviation - _quantile(n - 1, 0.8)
+        return room > 0 and _two_sided(room, n - 1) <= level
+
+    numbers = range(2, most + 1)
+    first = bisect_left(numbers, True, key=enough)
+    return numbers[first] if first < len(numbers) else None
 
 
 def hidden_log_variance(before: float, at: float) -> float:
