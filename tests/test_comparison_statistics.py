@@ -52,7 +52,7 @@ def test_students_t_is_scipys(t: float, df: float, p: float) -> None:
 @pytest.mark.parametrize("probability", [0.6, 0.8, 0.975, 0.9999])
 def test_quantiles_undo_the_tail(df: float, probability: float) -> None:
     found = _quantile(df, probability)
-    assert student.two_sided(found, df) == pytest.approx(2 * (1 - probability), rel=1e-6)
+    assert student.two_sided(found, df) == pytest.approx(2 * (1 - probability), rel=1e-5)
     assert _quantile(df, 0.5) == 0
 
 
