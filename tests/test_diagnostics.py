@@ -282,7 +282,7 @@ def test_without_neighbours_there_are_pictures_but_no_numbers(rows: int | None) 
         model.positions.table = lambda: torch.ones(rows, 32)  # type: ignore[method-assign]
     found = findings(NeighbourSimilarity(), model)
     assert [type(one) for one in found] == [Picture, Picture]
-    written = [one.draw().texts[0].get_text() for one in found if isinstance(one, Picture)]
+    written = [one.draw().labels[0].text for one in found if isinstance(one, Picture)]
     assert all(("single row" if rows else "no table") in text for text in written)
 
 

@@ -16,6 +16,7 @@ from test_tensorboard import SMALL, read, steps
 from poslab.assembly import build_model, build_task
 from poslab.config import ConfigError, checked
 from poslab.data import TaskData
+from poslab.diagnostics.figures import LabelledFigure
 from poslab.diagnostics.heads import HeadMaps, any_cell, block_size, draw_heads, largest_weights
 from poslab.model import TransformerLM, attention
 from poslab.preflight import preflight
@@ -172,10 +173,11 @@ def test_a_picture_in_blocks_says_so_and_outlines_and_labels_stand_where_their_t
         far = (x + 0.2 * n, y + 0.5 * n)
         assert close(at(figure, picture, *far), viridis(0.0))
     axes = figure.axes[0]
-    written = [text for text in axes.texts if not text.get_text().startswith("head")]
-    across = [text for text in written if text.get_rotation() == 90 and text.get_position()[0] < n]
+    assert isinstance(figure, LabelledFigure)
+    below = axes.get_xaxis_transform()
+    across = [label for label in figure.labels if label.upright and label.transform == below and label.at[0] < n]
     assert len(across) > 4
-    assert all(text.get_text() == labels[round(text.get_position()[0])] for text in across)
+    assert all(label.text == labels[round(label.at[0])] for label in across)
 
 
 def test_a_long_context_s_weights_made_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,5 +219,5 @@ def test_the_curve_shows_scores_the_training_range_and_what_is_missing() -> None
     (shade,) = axes.patches
     assert shade.get_x() < 2
     assert 4 < shade.get_x() + shade.get_width() < 6
-    assert any("the table ends at 14" in text.get_text() for text in axes.texts)
+    assert any("the table ends at 14" in label.text for label in figure.labels)
     assert len(to_png(figure)) > 1000

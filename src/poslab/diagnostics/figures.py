@@ -1,19 +1,24 @@
 """Figures without pyplot: nothing global, nothing left open, no display needed.
 
-matplotlib spends most of a small figure on its ticks, its title and its layout: three quarters of a heat map. So axes
-are placed in inches by hand, and labels are plain texts.
+matplotlib spends most of a small figure on its ticks, its texts and its layout: three quarters of a heat map. So axes
+are placed in inches by hand, and all that is written is written by Pillow onto the picture that matplotlib drew.
 """
 
 import io
+import math
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, to_hex
 from matplotlib.figure import Figure
-from PIL import Image
+from matplotlib.transforms import Transform
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 DPI = 100
@@ -21,15 +26,60 @@ TICK_SIZE = 7
 LABEL_SIZE = 9
 
 
-def new_figure(width: float, height: float) -> Figure:
+class Label(NamedTuple):
+    """A text on a figure.
+
+    Attributes:
+        at: coordinates, in what ``transform`` takes to pixels.
+        transform: asked when the figure is drawn, as the limits of its axes are then.
+        text: one line or several.
+        size: of the letters, points.
+        colour: as matplotlib names them.
+        anchor: the point of the text that stands ``at``, as Pillow names it: l, m, r across and a, m, d down.
+        upright: turned to the left, to be read from below.
+    """
+
+    at: tuple[float, float]
+    transform: Transform
+    text: str
+    size: float
+    colour: str
+    anchor: str
+    upright: bool
+
+
+class LabelledFigure(Figure):
+    """A figure whose texts are written after it has been drawn."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.labels: list[Label] = []
+
+    def write(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        transform: Transform | None = None,
+        size: float = LABEL_SIZE,
+        colour: str = "black",
+        anchor: str = "mm",
+        upright: bool = False,
+    ) -> None:
+        """Write a text; without a ``transform`` at a place in inches from the lower left corner. See `Label`."""
+        place = self.dpi_scale_trans if transform is None else transform
+        self.labels.append(Label((float(x), float(y)), place, text, size, colour, anchor, upright))
+
+
+def new_figure(width: float, height: float) -> LabelledFigure:
     """An empty figure of ``width`` by ``height`` inches on an Agg canvas."""
-    figure = Figure(figsize=(width, height), dpi=DPI)
+    figure = LabelledFigure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
 
 
 class Plot:
-    """A figure around one pair of axes of ``width`` by ``height`` inches, labelled with plain texts.
+    """A figure around one pair of axes of ``width`` by ``height`` inches.
 
     Args:
         width: of the axes, inches.
@@ -52,54 +102,50 @@ class Plot:
         middle = self.LEFT + width / 2
         title_at = max(middle, half_title)
         right = self.LEFT + width + (0.95 if colour_bar else 0.25)
-        self._whole = (max(right, title_at + half_title), self.BOTTOM + tall + self.TOP)
-        self.figure = new_figure(*self._whole)
-        self.axes = self._place(self.LEFT, bottom, width, height)
+        whole_width, whole_height = max(right, title_at + half_title), self.BOTTOM + tall + self.TOP
+        self.figure = new_figure(whole_width, whole_height)
+        self.axes = self.figure.add_axes(
+            (self.LEFT / whole_width, bottom / whole_height, width / whole_width, height / whole_height)
+        )
+        self.axes.set_xticks([])
+        self.axes.set_yticks([])
+        self._size = (width, height)
         self._bar = (self.LEFT + width + 0.12, bottom, 0.13, height)
-        self._write(title_at, self.BOTTOM + tall + 0.15, title, va="bottom")
-        self._write(max(middle, 0.0375 * len(xlabel)), 0.08, xlabel, va="bottom")
-        self._write(0.08, self.BOTTOM + tall / 2, ylabel, ha="left", va="center", rotation=90)
+        self.figure.write(title_at, self.BOTTOM + tall + 0.19, title, anchor="md")
+        self.figure.write(max(middle, 0.0375 * len(xlabel)), 0.08, xlabel, anchor="md")
+        self.figure.write(0.08, self.BOTTOM + tall / 2, ylabel, anchor="lm", upright=True)
 
-    def xticks(self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray, rotation: float = 0) -> None:
+    def write(self, x: float, y: float, text: str, size: float = TICK_SIZE, **style: Any) -> None:
+        """Write a text at data coordinates; ``style`` as `LabelledFigure.write` takes it."""
+        self.figure.write(x, y, text, self.axes.transData, size, **style)
+
+    def xticks(
+        self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray, upright: bool = False
+    ) -> None:
         """Labels below the axes, at data coordinates."""
         place = self.axes.get_xaxis_transform()
+        below = -0.03 / self._size[1]
         for x, label in zip(at, labels, strict=True):
-            self.axes.text(
-                x, -0.05 / self._height(), str(label), transform=place, fontsize=TICK_SIZE, ha="center", va="top",
-                rotation=rotation,
-            )  # fmt: skip
+            self.figure.write(float(x), below, str(label), place, TICK_SIZE, anchor="ma", upright=upright)
 
     def yticks(self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray) -> None:
         """Labels left of the axes, at data coordinates."""
         place = self.axes.get_yaxis_transform()
+        before = -0.05 / self._size[0]
         for y, label in zip(at, labels, strict=True):
-            self.axes.text(
-                -0.05 / self._width(), y, str(label), transform=place, fontsize=TICK_SIZE, ha="right", va="center"
-            )
+            self.figure.write(before, float(y), str(label), place, TICK_SIZE, anchor="rm")
 
     def colour_scale(self, colours: str | Colormap, low: float, high: float, label: str) -> None:
         """A colour bar from ``low`` to ``high`` at the right of the axes."""
-        bar = self._place(*self._bar)
-        bar.imshow(np.linspace(1, 0, 64)[:, None], cmap=colours, aspect="auto", extent=(0, 1, low, high))
-        for value in np.linspace(low, high, 5):
-            bar.text(1.4, value, f"{value:.2g}", fontsize=TICK_SIZE, va="center")
-        self._write(self._bar[0] + 0.75, self._bar[1] + self._bar[3] / 2, label, ha="right", va="center", rotation=90)
-
-    def _width(self) -> float:
-        return self.axes.get_position().width * self._whole[0]
-
-    def _height(self) -> float:
-        return self.axes.get_position().height * self._whole[1]
-
-    def _place(self, x: float, y: float, width: float, height: float) -> Any:
-        whole_width, whole_height = self._whole
-        axes = self.figure.add_axes((x / whole_width, y / whole_height, width / whole_width, height / whole_height))
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return axes
-
-    def _write(self, x: float, y: float, text: str, ha: str = "center", **style: Any) -> None:
-        self.figure.text(x / self._whole[0], y / self._whole[1], text, ha=ha, fontsize=LABEL_SIZE, **style)
+        x, y, width, height = self._bar
+        pixels = [max(1, round(inches * DPI)) for inches in (width, height)]
+        shades = colormaps.get_cmap(colours)(np.linspace(1, 0, pixels[1]))
+        # Straight onto the canvas: a second pair of axes costs as much as the first.
+        self.figure.figimage(np.repeat(shades[:, None], pixels[0], axis=1), round(x * DPI), round(y * DPI))
+        for share in np.linspace(0, 1, 5):
+            value = f"{low + share * (high - low):.2g}"
+            self.figure.write(x + 1.4 * width, float(y + share * height), value, size=TICK_SIZE, anchor="lm")
+        self.figure.write(x + 0.75, y + height / 2, label, anchor="rm", upright=True)
 
 
 def to_png(figure: Figure) -> bytes:
@@ -107,11 +153,42 @@ def to_png(figure: Figure) -> bytes:
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
+    # Straight from the canvas: savefig draws twice.
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    if isinstance(figure, LabelledFigure):
+        write_labels(image, figure.labels)
     buffer = io.BytesIO()
-    # Straight from the canvas: savefig draws twice. Compression level 1: a dashboard's pictures are written far more
-    # often than sent.
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, format="png", compress_level=1)
+    # Compression level 1: a dashboard's pictures are written far more often than sent.
+    image.save(buffer, format="png", compress_level=1)
     return buffer.getvalue()
+
+
+def write_labels(image: Image.Image, labels: Sequence[Label]) -> None:
+    """Write each label onto the image, in place."""
+    canvas = ImageDraw.Draw(image)
+    for label in labels:
+        x, y = label.transform.transform(label.at)
+        place, font, colour = (x, image.height - y), letters(label.size), to_hex(label.colour)
+        if not label.upright:
+            canvas.text(place, label.text, fill=colour, font=font, anchor=label.anchor, align="center")
+            continue
+        # Written on paper of its own, turned, and laid where its own anchor point comes to stand.
+        ascent, descent = font.getmetrics()
+        paper = Image.new("L", (math.ceil(font.getlength(label.text)), ascent + descent))
+        ImageDraw.Draw(paper).text((0, ascent), label.text, fill=255, font=font, anchor="ls")
+        turned = paper.transpose(Image.Transpose.ROTATE_90)
+        corner = (
+            round(place[0] - {"l": 0.0, "m": 0.5, "r": 1.0}[label.anchor[0]] * turned.width),
+            round(place[1] - {"a": 0.0, "m": 0.5, "d": 1.0}[label.anchor[1]] * turned.height),
+        )
+        image.paste(colour, (*corner, corner[0] + turned.width, corner[1] + turned.height), turned)
+
+
+@lru_cache(maxsize=32)
+def letters(points: float) -> ImageFont.FreeTypeFont:
+    """matplotlib's own font, in a size."""
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(path), points * DPI / 72, layout_engine=ImageFont.Layout.BASIC)
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
@@ -125,7 +202,7 @@ def to_array(tensor: Tensor) -> np.ndarray:
 def message_figure(text: str) -> Figure:
     """A figure that only says something, where a plot would be empty."""
     figure = new_figure(5, 2)
-    figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
+    figure.write(2.5, 1, text, size=11)
     return figure
 
 

@@ -65,7 +65,7 @@ def draw_roles(
                 lines[1] += " " + max(values, key=values.__getitem__).removesuffix("_token")
             if cost:
                 lines.append(f"loss {cost[layer][head]:+.3f}")
-            axes.text(head, layer, "\n".join(lines), ha="center", va="center", fontsize=7, linespacing=1.3)
+            plot.write(head, layer, "\n".join(lines))
     borders = [np.arange(n + 1) - 0.5 for n in (n_heads, n_layers)]
     axes.pcolormesh(*borders, colours, edgecolors="white", linewidth=2)
     axes.set_xlim(-0.5, n_heads - 0.5)

@@ -118,19 +118,12 @@ def draw_heads(
             vmax=1.0,
             interpolation="nearest",
         )
-        axes.text(
-            x + n_tokens / 2 - 0.5,
-            y - 0.5 - 0.04 / inches_per_cell,
-            f"head {head}",
-            ha="center",
-            va="bottom",
-            fontsize=8,
-        )
+        plot.write(x + n_tokens / 2 - 0.5, y - 0.5 - 0.02 / inches_per_cell, f"head {head}", size=8, anchor="md")
     for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", min(1.3, 20 * inches_per_cell * block))):
         shifted = np.concatenate([segments + np.array(origin) for origin in origins])
         axes.add_collection(LineCollection(list(shifted), colors=colour, linewidths=width))
     plot.xticks(
-        [c * pitch + t for c in range(columns) for t in ticks], [labels[t] for t in ticks] * columns, rotation=90
+        [c * pitch + t for c in range(columns) for t in ticks], [labels[t] for t in ticks] * columns, upright=True
     )
     plot.yticks([r * pitch + t for r in range(rows) for t in ticks], [labels[t] for t in ticks] * rows)
     axes.set_xlim(-0.5, columns * pitch - gap - 0.5)

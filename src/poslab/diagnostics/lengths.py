@@ -35,10 +35,10 @@ def draw_lengths(found: Sequence[AtLength], shortest: int, longest: int) -> Figu
         axes.plot([at.length for at in scored], [getattr(at, name) for at in scored], mark, color=colour, markersize=4)
     axes.plot([at.length for at in missing], [0] * len(missing), "x", color="C3", markersize=6)
     legend = "exact match (blue), accuracy (grey, dashed), training lengths shaded"
-    axes.text(high + margin, 1.07, legend, ha="right", va="bottom", fontsize=TICK_SIZE)
+    plot.write(high + margin, 1.07, legend, anchor="rd")
     if missing:
         reason = "\n".join(textwrap.wrap(f"x out of reach: {missing[0].out_of_reach}", 70))
-        axes.text(high, 0.07, reason, ha="right", va="bottom", fontsize=TICK_SIZE - 1, color="C3")
+        plot.write(high, 0.07, reason, size=TICK_SIZE - 1, colour="C3", anchor="rd")
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(-0.05, 1.05)
     shown = sorted({low, longest, *(at.length for at in found)})

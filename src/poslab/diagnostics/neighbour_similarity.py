@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
-from poslab.diagnostics.figures import TICK_SIZE, Plot, matrix_plot, message_figure, sparse_ticks, to_array
+from poslab.diagnostics.figures import Plot, matrix_plot, message_figure, sparse_ticks, to_array
 from poslab.metrics import neighbour_cosine_curve, neighbour_cosine_matrix
 from poslab.model import LanguageModel
 
@@ -27,7 +27,7 @@ def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
     else:
         plot.axes.plot(offsets, start, "o--", color="0.6", markersize=3)
     plot.axes.plot(offsets, curve, "o-", color="C0", markersize=5)
-    plot.axes.text(len(curve) + 0.5, 1.07, legend, ha="right", va="bottom", fontsize=TICK_SIZE)
+    plot.write(len(curve) + 0.5, 1.07, legend, anchor="rd")
     plot.axes.set_xlim(0.5, len(curve) + 0.5)
     plot.axes.set_ylim(low, 1.05)
     shown = sparse_ticks(len(curve), 16)
