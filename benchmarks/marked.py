@@ -26,10 +26,14 @@ class Marks:
 
     def __init__(self) -> None:
         self.first_step = self.last_step = self.fit_end = 0.0
-        self.steps = 0
+        self.step_times: list[float] = []
         self.diagnostics = self.diagnostics_before = 0.0
         """Time that the training waited for the diagnostics: in all, and before the first step."""
         self._inside = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_times)
 
     def watch_optimizers(self, optimizer_module: Any) -> None:
         optimizer_module.register_optimizer_step_pre_hook(self._before_step)
@@ -48,13 +52,13 @@ class Marks:
         lightning.Trainer.fit = self._until_the_end(lightning.Trainer.fit)  # type: ignore[method-assign]
 
     def _before_step(self, *_: Any) -> None:
-        if not self.steps:
+        if not self.step_times:
             self.first_step = time.time()
             self.diagnostics_before = self.diagnostics
 
     def _after_step(self, *_: Any) -> None:
-        self.steps += 1
         self.last_step = time.time()
+        self.step_times.append(self.last_step)
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -111,7 +115,14 @@ def main() -> None:
 
     def write() -> None:
         with open(os.environ["BENCH_MARKS"], "w", encoding="utf-8") as file:
-            json.dump({name: value for name, value in vars(marks).items() if not name.startswith("_")}, file)
+            json.dump(
+                {
+                    name: value
+                    for name, value in vars(marks).items()
+                    if not name.startswith("_") and name != "step_times"
+                },
+                file,
+            )
 
     atexit.register(write)
     sys.argv = sys.argv[1:]

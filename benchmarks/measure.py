@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,10 +68,21 @@ def process(script: str, *arguments: str) -> Ended:
 
 
 class Watched(NamedTuple):
-    """A run in this process: seconds from its first step to the end of ``fit``, without diagnostics, and with."""
+    """A run in this process, in seconds.
+
+    Attributes:
+        steps: how many it took.
+        before_first_step: from the start of the run.
+        stepping: from the first optimiser step to the last.
+        typical_step: the median from one step to the next.
+        fit: from the first step to the end of ``fit``, without the diagnostics.
+        diagnostics: how long training waited for all of them.
+    """
 
     steps: int
+    before_first_step: float
     stepping: float
+    typical_step: float
     fit: float
     diagnostics: float
 
@@ -87,12 +99,21 @@ def watched_run(*overrides: str) -> Watched:
     logging.disable()
     threads = torch.get_num_threads()
     marks = _marks()
+    started = time.time()
     with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         run(compose("train", overrides=list(overrides)), Path(folder) / "run")
     torch.set_num_threads(threads)
     after = marks.diagnostics - marks.diagnostics_before
     fit = marks.fit_end - marks.first_step
-    return Watched(marks.steps, marks.last_step - marks.first_step, fit - after, marks.diagnostics)
+    at = marks.step_times
+    return Watched(
+        steps=marks.steps,
+        before_first_step=marks.first_step - started - marks.diagnostics_before,
+        stepping=marks.last_step - marks.first_step,
+        typical_step=median([one - before for before, one in pairwise(at)]),
+        fit=fit - after,
+        diagnostics=marks.diagnostics,
+    )
 
 
 _WATCHING: list[Marks] = []

@@ -15,7 +15,7 @@ from measure import HERE, machine
 
 RESULTS = HERE / "results"
 
-PARTS = ("start", "fit", "seeds", "attention", "generation")
+PARTS = ("start", "fit", "seeds", "attention", "generation", "compile")
 
 
 def main() -> None:
