@@ -12,7 +12,7 @@ help:
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
-	@echo "make bench    compare speed with a bare PyTorch script"
+	@echo "make bench    measure speed against a bare PyTorch loop and others; ten minutes, of a quiet machine"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "poslab needs Python 3.11 or newer; say which with: make PYTHON=python3.11 ...")'
@@ -60,8 +60,10 @@ claims: $(VENV)/.installed-dev
 	done
 	$(BIN)/python -m poslab.claims $(addprefix outputs/claims/,$(CLAIMS)) --output outputs/claims/claims.md
 
+# All parts, or some: make bench PARTS="start fit"
+PARTS ?=
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/default_run.py
+	$(BIN)/python benchmarks/run.py $(PARTS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

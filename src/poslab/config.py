@@ -238,6 +238,7 @@ class TrainConfig:
     resume: str | None
     sweep: SweepConfig
     seeds: int = 1
+    compile: bool = False
 
     @property
     def total_steps(self) -> int:

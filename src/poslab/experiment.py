@@ -99,12 +99,16 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         if copies is None:
             model = build_model(job, task)
             settings = model_settings(job)
-            module = CopyModule(model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, settings)
+            module = CopyModule(
+                model, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, settings, compile=job.compile
+            )
             data = TaskData(task, job.data, job.seed, model.vocab_size)
         else:
             stack = build_stack(job, task)
             model = stack.copy_of(0)
-            module = BundleModule(stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
+            module = BundleModule(
+                stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, compile=job.compile
+            )
             data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
         trainer = build_trainer(job, folder, table, board, brief, copies)
         device = device_name(trainer.strategy.root_device)

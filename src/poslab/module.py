@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from poslab.compiling import compiled
 from poslab.config import OptimizerConfig
 from poslab.data import TaskData, TensorBatch
 from poslab.metrics import Score, score, token_loss
@@ -95,6 +96,7 @@ class CopyModule(TrainingModule):
         model: from ids (B, T) to logits (B, T, V).
         optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
         settings: what the model was built from, flat and in plain values; every checkpoint holds them.
+        compile: whether the training loss is compiled.
     """
 
     def __init__(
@@ -104,10 +106,12 @@ class CopyModule(TrainingModule):
         log_every_n_steps: int,
         total_steps: int | None = None,
         settings: Mapping[str, Any] | None = None,
+        compile: bool = False,
     ) -> None:
         super().__init__(optimizer, log_every_n_steps, total_steps)
         self.model = model
         self.settings = dict(settings or {})
+        self._loss = compiled(model_loss) if compile else model_loss
         self._loss_to_log: Tensor | None = None
         self._epoch_loss: list[Tensor] = []
         self._validation: list[Score] = []
@@ -123,7 +127,7 @@ class CopyModule(TrainingModule):
     def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
         step = self.trainer.global_step
         self.batches_by_seq_len[batch.tokens.shape[1]] += 1
-        loss = token_loss(self.model(batch.tokens), batch.targets)
+        loss = self._loss(self.model, batch.tokens, batch.targets)
         detached = loss.detach()
         due = step % self.log_every_n_steps == 0
         # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
@@ -182,6 +186,11 @@ class CopyModule(TrainingModule):
         # Dropout goes on with the numbers it would have drawn.
         torch.set_rng_state(checkpoint["poslab"]["random_state"])
         self.batches_by_seq_len = Counter(checkpoint["poslab"].get("batches_by_seq_len", {}))
+
+
+def model_loss(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:
+    """`token_loss` of a model."""
+    return token_loss(model(tokens), targets)
 
 
 def log_scalars(trainer: lightning.Trainer, values: dict[str, float], loggers: Sequence[Logger] | None = None) -> None:

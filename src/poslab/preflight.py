@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from poslab.assembly import build_model, build_task
+from poslab.compiling import check_compiler
 from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
 from poslab.results import RunFolder
@@ -28,11 +29,12 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
 
 
 def check_buildable(job: TrainConfig, task: Task) -> None:
-    """Refuse a job whose model, diagnostics or copies cannot be built; needs torch.
+    """Refuse a job whose model, diagnostics or copies cannot be built or compiled; needs torch.
 
     Raises:
         ConfigError: one line that names the values and the way out.
     """
+    check_compiler(job)
     model = build_model(job, task)
     # Not at the top: it loads matplotlib, and a typing error is answered at once.
     from poslab.bundle.check import check_copies

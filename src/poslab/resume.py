@@ -24,6 +24,7 @@ PRESENTATION = (
     "logger",
     "trainer.progress_bar",
     "trainer.threads",
+    "compile",
     "data.num_workers",
 )
 

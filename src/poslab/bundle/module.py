@@ -8,6 +8,7 @@ from torch import Tensor
 from poslab.bundle.copies import Copies
 from poslab.bundle.data import BundleBatch, BundleData
 from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, losses, scores
+from poslab.compiling import compiled
 from poslab.config import OptimizerConfig
 from poslab.metrics import Score
 from poslab.module import Observed, TrainingModule, check_finite, log_scalars
@@ -24,6 +25,7 @@ class BundleModule(TrainingModule):
         stack: the models.
         copies: their folders and loggers, in the same order.
         optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
+        compile: whether the training loss is compiled.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class BundleModule(TrainingModule):
         optimizer: OptimizerConfig,
         log_every_n_steps: int,
         total_steps: int | None = None,
+        compile: bool = False,
     ) -> None:
         super().__init__(optimizer, log_every_n_steps, total_steps)
         self.stack = stack
+        self._loss_by_copy = compiled(stack_losses) if compile else stack_losses
         self.copies = copies
         self._losses_to_log: Tensor | None = None
         self._epoch_losses: list[Tensor] = []
@@ -54,7 +58,8 @@ class BundleModule(TrainingModule):
         step = self.trainer.global_step
         for index in self.copies.well():
             self.copies[index].batches_by_seq_len[batch.seq_lens[index]] += 1
-        by_copy = losses(self.stack(batch.tokens, batch.seq_lens), batch.targets)
+        drawn = self.stack.draw(batch.tokens, batch.seq_lens)
+        by_copy = self._loss_by_copy(self.stack, batch.tokens, drawn, batch.targets)
         detached = by_copy.detach()
         due = step % self.log_every_n_steps == 0
         # As for a single model: reading a number from an accelerator waits for it.
@@ -174,3 +179,8 @@ class BundleModule(TrainingModule):
         for copy, one in zip(self.copies, stored, strict=True):
             copy.batches_by_seq_len.update(one["batches_by_seq_len"])
             copy.diverged = one["diverged"]
+
+
+def stack_losses(stack: ModelStack, tokens: Tensor, drawn: Tensor | None, targets: Tensor) -> Tensor:
+    """`losses` of a stack that has drawn."""
+    return losses(stack.logits(tokens, drawn), targets)

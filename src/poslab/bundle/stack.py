@@ -50,7 +50,10 @@ class ModelStack(nn.Module):
             tokens: of each copy; shorter rows are padded at their end, which a causal model does not see.
             seq_lens: T of each copy before the padding.
         """
-        drawn = self._draw(tokens, seq_lens) if self.training else None
+        return self.logits(tokens, self.draw(tokens, seq_lens) if self.training else None)
+
+    def logits(self, tokens: Int64[Tensor, "n b t"], drawn: Int64[Tensor, "n t"] | None) -> Float[Tensor, "n b t v"]:
+        """The same with what was drawn for it."""
         parameters: dict[str, Tensor] = {**dict(self.stacked.named_parameters())}
         # The fused kernels cannot all be batched over copies.
         with sdpa_kernel(SDPBackend.MATH):
@@ -65,7 +68,7 @@ class ModelStack(nn.Module):
         finally:
             positions.drawn = None
 
-    def _draw(self, tokens: Tensor, seq_lens: Sequence[int]) -> Int64[Tensor, "n t"] | None:
+    def draw(self, tokens: Tensor, seq_lens: Sequence[int]) -> Int64[Tensor, "n t"] | None:
         """What each copy's own run would draw for this batch; None for a scheme that draws nothing."""
         drawn: list[Tensor] = []
         with own_random_state():

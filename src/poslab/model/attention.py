@@ -215,8 +215,11 @@ class MultiHeadSelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         # The kernel's own causal mask aligns the first query with the first key; a last query alone sees everything.
-        if bias is None and n_queries in (1, n_keys):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=n_queries == n_keys, dropout_p=dropout)
+        # Constants and no comparison as `is_causal`: where lengths vary, the compiler takes nothing else.
+        if bias is None and n_queries == n_keys:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        if bias is None and n_queries == 1:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
         mask = self._visible(n_queries, n_keys)
         if bias is not None:
             # Every query sees itself, so no row is all -inf.

@@ -1,0 +1,14 @@
+"""Nothing but imports, to compare a start with: ``imports.py hydra``, or ``imports.py model`` that builds one too."""
+
+import sys
+
+import lightning
+
+if sys.argv[1:] == ["hydra"]:
+    import hydra  # noqa: F401
+else:
+    from poslab import TinyAttentionLM
+
+    TinyAttentionLM(vocab_size=65, d_model=32, n_heads=4, max_context_length=12)
+
+print("lightning", lightning.__version__)

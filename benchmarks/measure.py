@@ -1,0 +1,167 @@
+"""Times that can be compared: taken in turn, so that a machine whose speed drifts slows all of them alike."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from marked import Marks
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+TRAIN = str(ROOT / "train.py")
+
+
+class Ended(NamedTuple):
+    """A process that has ended well: wall seconds, most memory in MiB, and the marks of `marked.py` with its start."""
+
+    seconds: float
+    memory: float
+    marks: dict[str, float]
+
+    def phases(self) -> dict[str, float]:
+        """Of a poslab run, in seconds: start-up, fit, diagnostics and shutdown; together all of it."""
+        marks, diagnostics = self.marks, self.marks["diagnostics"]
+        return {
+            "start-up": marks["first_step"] - marks["started"] - marks["diagnostics_before"],
+            "fit": marks["fit_end"] - marks["first_step"] - (diagnostics - marks["diagnostics_before"]),
+            "diagnostics": diagnostics,
+            "shutdown": marks["started"] + self.seconds - marks["fit_end"],
+        }
+
+
+def process(script: str, *arguments: str) -> Ended:
+    """Run a Python script to its end, in an empty folder of its own.
+
+    Raises:
+        RuntimeError: it failed; with what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "wb+") as said:
+        note = Path(folder) / "marks.json"
+        command = [sys.executable, str(HERE / "marked.py"), script, *arguments]
+        started, clock = time.time(), time.perf_counter()
+        child = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, "BENCH_MARKS": str(note)}, stdout=said, stderr=subprocess.STDOUT
+        )
+        memory = 0.0
+        if hasattr(os, "wait4"):
+            # Of this child alone, not of all so far.
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            memory = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        else:
+            child.wait()
+        seconds = time.perf_counter() - clock
+        if child.returncode:
+            said.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed\n{said.read().decode(errors='replace')[-2000:]}")
+        return Ended(seconds, memory, {**json.loads(note.read_text(encoding="utf-8")), "started": started})
+
+
+class Watched(NamedTuple):
+    """A run in this process, in seconds.
+
+    Attributes:
+        steps: how many it took.
+        before_first_step: from the start of the run.
+        stepping: from the first optimiser step to the last.
+        typical_step: the median from one step to the next.
+        fit: from the first step to the end of ``fit``, without the diagnostics.
+        diagnostics: how long training waited for all of them.
+    """
+
+    steps: int
+    before_first_step: float
+    stepping: float
+    typical_step: float
+    fit: float
+    diagnostics: float
+
+
+def watched_run(*overrides: str) -> Watched:
+    """Train in this process, as ``python train.py OVERRIDES`` would."""
+    import logging
+
+    import torch
+    from hydra import compose, initialize_config_dir
+
+    from poslab.experiment import run
+
+    logging.disable()
+    threads = torch.get_num_threads()
+    marks = _marks()
+    started = time.time()
+    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        run(compose("train", overrides=list(overrides)), Path(folder) / "run")
+    torch.set_num_threads(threads)
+    after = marks.diagnostics - marks.diagnostics_before
+    fit = marks.fit_end - marks.first_step
+    at = marks.step_times
+    return Watched(
+        steps=marks.steps,
+        before_first_step=marks.first_step - started - marks.diagnostics_before,
+        stepping=marks.last_step - marks.first_step,
+        typical_step=median([one - before for before, one in pairwise(at)]),
+        fit=fit - after,
+        diagnostics=marks.diagnostics,
+    )
+
+
+_WATCHING: list[Marks] = []
+
+
+def _marks() -> Marks:
+    """Fresh marks; this process is made to note them once."""
+    import torch.optim.optimizer as optimizer_module
+
+    if not _WATCHING:
+        _WATCHING.append(Marks())
+        _WATCHING[0].watch_optimizers(optimizer_module)
+        _WATCHING[0].watch_runs()
+    Marks.__init__(_WATCHING[0])
+    return _WATCHING[0]
+
+
+def in_turn(measures: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list]:
+    """What each measure returned, A B C A B C ..; a first turn that warms files and caches up is not counted."""
+    taken: dict[str, list] = {name: [] for name in measures}
+    for turn in range(repeats + (repeats > 1)):
+        for name, measure in measures.items():
+            print(f"  {turn + 1}. {name}", file=sys.stderr, flush=True)
+            found = measure()
+            if turn or repeats == 1:
+                taken[name].append(found)
+    return taken
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def seconds_of(action: Callable[[], object], times: int = 1) -> float:
+    """Of one call, as the mean over several."""
+    started = time.perf_counter()
+    for _ in range(times):
+        action()
+    return (time.perf_counter() - started) / times
+
+
+def machine() -> str:
+    """What the numbers were taken on, in one line."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    model = platform.processor() or platform.machine()
+    if (cpuinfo := Path("/proc/cpuinfo")).exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    load = f", load {os.getloadavg()[0]:.1f} before" if hasattr(os, "getloadavg") else ""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("poslab", "torch", "lightning", "hydra-core"))
+    return f"{platform.system()}, {model}, {cores} cores{load}; Python {platform.python_version()}, {versions}"

@@ -1,0 +1,87 @@
+"""Several seeds: in one go, one by one, in parallel processes; from the start of the process to the comparison."""
+
+import torch
+from bare_loop import BareModel, train
+from measure import TRAIN, Watched, in_turn, median, process, seconds_of, watched_run
+from tables import table
+
+REPEATS = 3
+COUNTS = (8, 32)
+TOGETHER = 16
+
+
+def sweep(*overrides: str) -> float:
+    return process(TRAIN, "-m", *overrides).seconds
+
+
+def measure(repeats: int, full: bool) -> str:
+    return "\n\n".join([copy_steps(repeats), sweeps(repeats, full)])
+
+
+def copy_steps(repeats: int) -> str:
+    steps = 120
+
+    def bare() -> float:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        seconds = seconds_of(lambda: train(BareModel(), steps))
+        torch.set_num_threads(threads)
+        return seconds / steps
+
+    def bundle(seeds: int) -> float:
+        one: Watched = watched_run(f"seeds={seeds}", "trainer.max_epochs=1", "diagnostics=none")
+        return one.stepping / (one.steps - 1) / seeds
+
+    found = in_turn({"bare": bare, "one": lambda: bundle(1), "together": lambda: bundle(TOGETHER)}, repeats)
+    base = median(found["bare"])
+    rows = [
+        (name, 1 / median(taken), base / median(taken))
+        for name, taken in (
+            ("bare PyTorch loop", found["bare"]),
+            ("poslab", found["one"]),
+            (f"poslab, seeds={TOGETHER}", found["together"]),
+        )
+    ]
+    return "\n\n".join(
+        [
+            "## Steps of all copies per second",
+            "Between the first and the last step, logging in, validation out.",
+            table(("", "copy-steps a second", "ratio to the bare loop"), rows),
+        ]
+    )
+
+
+def sweeps(repeats: int, full: bool) -> str:
+    ways = {"single": lambda: process(TRAIN, "seed=0").seconds}
+    for n in COUNTS:
+        if n == COUNTS[0] or full:
+            ways[f"sweep {n}"] = lambda n=n: sweep(f"seed=range({n})")  # type: ignore[misc]
+        ways[f"joblib {n}"] = lambda n=n: sweep(f"seed=range({n})", "hydra/launcher=joblib")  # type: ignore[misc]
+        ways[f"together {n}"] = lambda n=n: sweep(f"seeds={n}")  # type: ignore[misc]
+        if full:
+            ways[f"singles {n}"] = lambda n=n: sum(  # type: ignore[misc]
+                process(TRAIN, f"seed={seed}").seconds for seed in range(n)
+            )
+    found = {name: median(taken) for name, taken in in_turn(ways, repeats).items()}
+    rows = []
+    for n in COUNTS:
+        singles = found.get(f"singles {n}", n * found["single"])
+        commands = {
+            f"{n} times `train.py seed=..`": (singles, "" if full else f"{n} x the median of one"),
+            f"`-m seed=range({n})`": (found.get(f"sweep {n}"), "comparison in"),
+            f"`-m seed=range({n}) hydra/launcher=joblib`": (found[f"joblib {n}"], "comparison in"),
+            f"`-m seeds={n}`": (found[f"together {n}"], "comparison in"),
+        }
+        rows += [
+            (name, seconds, seconds / singles, note)
+            for name, (seconds, note) in commands.items()
+            if seconds is not None
+        ]
+    return "\n\n".join(
+        [
+            "## Sweeps over seeds",
+            "The default job with other seeds, from the start of the process to its end. A sweep draws "
+            "the first and the last pictures only.",
+            table(("command", "s", "part of single runs", "how"), rows),
+        ]
+    )

@@ -1,0 +1,136 @@
+"""``compile=true``: the same run, faster; or a reason why not before anything is made."""
+
+import csv
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import WHEN_IT_TRAINS, compose, start, train
+
+from poslab import compiling
+from poslab.compiling import check_compiler
+from poslab.config import ConfigError, checked
+from poslab.preflight import preflight
+from poslab.resume import job_key, stored_result
+from poslab.trained import load
+
+SHORT = (
+    "data.steps_per_epoch=12",
+    "data.val_examples=40",
+    "trainer.max_epochs=2",
+    "trainer.log_every_n_steps=1",
+    "model.d_model=16",
+    "diagnostics=[heads,parameters]",
+)
+RANDOM = ("model=transformer", "model.max_context_length=20", "pos.train_offset=random", "model.dropout=0.1", *SHORT)
+JOBS = {
+    # Both draw at random in training, in what is compiled and before it.
+    "one model": RANDOM,
+    "lengths and schedule": ("task.min_length=2", "pos=t5", "optimizer.decay=linear", *SHORT),
+    "copies": ("seeds=3", "task.min_length=2", "pos.train_positions=random", *SHORT, "model.max_context_length=20"),
+}
+
+STOPS = """
+def patch(module):
+    real, calls = module.CopyModule.training_step, iter(range(15))
+
+    def training_step(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    module.CopyModule.training_step = training_step
+"""
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def compiled_run(folder: Path, *overrides: str, code: int = 0, **environment: str) -> str:
+    """In a process of its own: the shape checks of the tests are no part of what is compiled. Returns what it said."""
+    typed = (f"hydra.run.dir={folder}", "compile=true", *overrides)
+    ended = start(*typed, cwd=folder.parent, TORCH_LOGS="recompiles", **environment)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def assert_same_numbers(folder: Path, other: Path) -> None:
+    found, wanted = rows(folder), rows(other)
+    assert [list(row) for row in found] == [list(row) for row in wanted]
+    for one, two in zip(found, wanted, strict=True):
+        assert one == pytest.approx(two, rel=2e-4, abs=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", JOBS)
+def test_a_compiled_run_is_the_same_run(tmp_path: Path, job: str) -> None:
+    plain = train(tmp_path / "plain", *JOBS[job])
+    said = compiled_run(tmp_path / "compiled", *JOBS[job])
+    # Once for the first length, once more for all the others; not for each, and not for each step.
+    assert said.count("Recompiling function") <= 1, said
+    assert_same_numbers(tmp_path / "compiled", plain)
+    copy = "copies/seed2" if job == "copies" else "."
+    assert_same_numbers(tmp_path / "compiled" / copy, plain / copy)
+    names = [
+        list(torch.load(run / copy / "checkpoints/last.ckpt", weights_only=True)["state_dict"])
+        for run in (plain, tmp_path / "compiled")
+    ]
+    assert names[0] == names[1]
+    load(tmp_path / "compiled" / copy)
+    assert (tmp_path / "compiled" / ("copies/seed0" if job == "copies" else ".") / "figures/heads_layer_0.png").exists()
+
+
+@pytest.mark.slow
+def test_a_compiled_run_goes_on(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", *RANDOM)
+    (tmp_path / "sitecustomize.py").write_text(STOPS + WHEN_IT_TRAINS)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    compiled_run(tmp_path / "stopped", *RANDOM, code=130, PYTHONPATH=path)
+    assert stored_result(tmp_path / "stopped")["status"] == "interrupted"
+    shutil.copytree(tmp_path / "stopped", tmp_path / "plainly")
+    compiled_run(tmp_path / "stopped", *RANDOM, "resume=auto")
+    assert_same_numbers(tmp_path / "stopped", plain)
+    # How fast a run goes may change on the way.
+    train(tmp_path / "plainly", *RANDOM, "resume=auto")
+    assert_same_numbers(tmp_path / "plainly", plain)
+
+
+def test_it_is_no_setting_that_decides_the_result() -> None:
+    assert job_key(checked(compose("compile=true"))) == job_key(checked(compose()))
+
+
+def test_without_a_compiler_it_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"compile=true needs a C\+\+ compiler.*install one.*or leave out compile=true"
+    ):
+        preflight(compose("compile=true"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    preflight(compose(), tmp_path / "run")
+    # Torch would call the one that CXX names.
+    own = tmp_path / "own-c++"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("CXX", str(own))
+    check_compiler(checked(compose("compile=true")))
+
+
+def test_without_the_headers_of_python_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ConfigError, match=r"headers of Python.*Python\.h"):
+        check_compiler(checked(compose("compile=true")))
+
+
+def test_several_processes_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"compile=true with trainer\.strategy=ddp"):
+        check_compiler(checked(compose("compile=true", "trainer=ddp")))
