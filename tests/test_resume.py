@@ -8,8 +8,8 @@ import lightning
 import pytest
 import torch
 from conftest import train
-from lightning.pytorch.callbacks import ModelCheckpoint
 
+from poslab.checkpoints import Checkpoints
 from poslab.config import ConfigError
 from poslab.results import RunFolder
 from poslab.resume import newest_checkpoint, stored_result, stored_status
@@ -65,14 +65,14 @@ def test_what_was_seen_before_a_checkpoint_is_in_the_table_when_a_kill_comes_aft
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint says that its step has been looked at, so that nobody looks there again."""
-    real = ModelCheckpoint._save_checkpoint
+    real = Checkpoints._save
 
-    def save(self: ModelCheckpoint, trainer: lightning.Trainer, filepath: str) -> None:
-        real(self, trainer, filepath)
-        if filepath.endswith("last.ckpt") and not (tmp_path / "killed").exists():
+    def save(self: Checkpoints, trainer: lightning.Trainer, is_best: bool) -> None:
+        real(self, trainer, is_best)
+        if not (tmp_path / "killed").exists():
             shutil.copytree(tmp_path / "whole", tmp_path / "killed")
 
-    monkeypatch.setattr(ModelCheckpoint, "_save_checkpoint", save)
+    monkeypatch.setattr(Checkpoints, "_save", save)
     whole = train(tmp_path / "whole", *SHORT).rename(tmp_path / "reference")
     killed = train((tmp_path / "killed").rename(tmp_path / "whole"), *SHORT, "resume=auto")
     assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
@@ -101,7 +101,9 @@ def test_a_truncated_checkpoint_is_passed_over(
     folder = stopped_at(tmp_path / "stopped", 45, monkeypatch, *SHORT)
     last = folder / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:1000])
-    assert newest_checkpoint(RunFolder(folder)) == folder / "checkpoints/best.ckpt"
+    found = newest_checkpoint(RunFolder(folder))
+    assert found is not None
+    assert (found.path, found.step) == (folder / "checkpoints/best.ckpt", 40)
     assert "last.ckpt cannot be read" in caplog.text
     train(folder, *SHORT, "resume=auto")
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
