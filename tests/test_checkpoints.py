@@ -1,22 +1,16 @@
 """Checkpoints within an epoch: whatever step a run goes on from, it ends as if nothing had happened."""
 
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from conftest import train
 
-from poslab.checkpoints import Checkpoints, room_for
-from poslab.config import ConfigError
-from poslab.experiment import build_trainer
-from poslab.resume import newest_checkpoint, stored_result, stored_status
-from poslab.results import RunFolder
+from poslab.resume import stored_result, stored_status
 from poslab.signals import StoppedError
 
 TINY = (

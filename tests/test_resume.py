@@ -8,9 +8,12 @@ import lightning
 import pytest
 import torch
 from conftest import train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_checkpoints import TINY, told_to_stop
 
 from poslab.checkpoints import Checkpoints
 from poslab.config import ConfigError
+from poslab.diagnostics import gallery
 from poslab.results import RunFolder
 from poslab.resume import newest_checkpoint, stored_result, stored_status
 
@@ -139,3 +142,61 @@ def test_without_resume_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
 def test_resume_in_a_new_folder_is_a_new_run(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", *SHORT, "trainer.max_steps=2", "resume=auto")
     assert stored_status(folder) == "completed"
+
+
+@pytest.mark.parametrize("shown_late", [False, True])
+@pytest.mark.parametrize("step", [12, 15, 17, 24])
+def test_tensorboard_and_the_pictures_are_those_of_an_undisturbed_run_after_a_kill(
+    step: int, shown_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At step 12 and 24 an epoch has just been saved, at 15 a step within one, at 17 nothing."""
+    settings = (*TINY, "diagnostics=[position_table,neighbour_similarity]", "trainer.checkpoint_every_n_steps=15")
+    monkeypatch.setattr(gallery, "CAN_FORK", True)
+    monkeypatch.setattr(gallery, "allowed_threads", lambda: 2)
+    real = Checkpoints.on_train_epoch_end if step in (12, 24) else Checkpoints.on_train_batch_end
+
+    def kill(self: Checkpoints, trainer: lightning.Trainer, *arguments: object) -> None:
+        real(self, trainer, *arguments)
+        if trainer.global_step == step and not (tmp_path / "killed").exists():
+            if shown_late:
+                self.gallery.finish(trainer)
+            for logger in trainer.loggers:
+                logger.save()
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, real.__name__, kill)
+        whole = train(tmp_path / "run", *settings)
+    killed = train(tmp_path / "killed", *settings, "resume=auto")
+    assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    streams = [EventAccumulator(str(folder), {"images": 0, "scalars": 0}).Reload() for folder in (whole, killed)]
+    for kind in ("scalars", "images"):
+        tags = [stream.Tags()[kind] for stream in streams]
+        assert sorted(tags[0]) == sorted(tags[1])
+        read = {"scalars": EventAccumulator.Scalars, "images": EventAccumulator.Images}[kind]
+        for tag in tags[0]:
+            shown = [{event.step: event[2:] for event in read(stream, tag)} for stream in streams]
+            assert [len(read(stream, tag)) for stream in streams] == [len(one) for one in shown], "nothing twice"
+            assert shown[0] == shown[1], tag
+    for file in sorted((whole / "figures").iterdir()):
+        assert file.read_bytes() == (killed / "figures" / file.name).read_bytes()
+
+
+def test_only_the_first_and_the_last_pictures_also_when_it_was_stopped_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (*TINY, "diagnostics=position_table", "logger.pictures=ends", "trainer.max_epochs=3")
+    told_to_stop(tmp_path / "run", 12, monkeypatch, *settings[len(TINY) :])
+    train(tmp_path / "run", *settings, "resume=auto")
+    shown = EventAccumulator(str(tmp_path / "run"), {"images": 0}).Reload().Images("positions/table")
+    assert sorted({image.step for image in shown}) == [0, 12, 36], "those that a stopped run ended with, too"
+    assert len(shown) == 3
+
+
+def test_steps_that_a_stopped_run_logged_twice_are_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step after a checkpoint is logged at the checkpoint's own."""
+    settings = ("data.steps_per_epoch=10", "trainer.max_epochs=3", "data.val_examples=32", "diagnostics=none")
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *settings)
+    train(folder, *settings, "resume=auto")
+    shown = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
+    assert [event.step for event in shown] == [0, 10, 20]

@@ -83,7 +83,7 @@ class Hold:
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in stopping_signals()}
             # None: not set by Python, so nothing that could be set again.
-            self._before = {n: handler for n, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+            self._before = {number: handler for number, handler in handlers.items() if handler is not None}
             self.listen()
             if _unanswered:
                 self._note(_unanswered.pop(), None)
@@ -94,9 +94,9 @@ class Hold:
             signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Be the one who is told; again after a library has put itself there."""
-        for number in self._before:
-            signal.signal(number, self._note)
+        """Be the one who is told; again after a library has put itself there. Whatever is ignored stays so."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler == signal.SIG_IGN else self._note)
 
     def tell(self) -> None:
         """Tell this process to stop, as another one of the same run has been told."""
