@@ -126,11 +126,14 @@ def test_what_only_shows_the_run_may_change(tmp_path: Path, monkeypatch: pytest.
     assert stored_status(folder) == "completed"
 
 
-def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:
+def test_a_complete_run_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = train(tmp_path / "run", *SHORT)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     train(folder, *SHORT, "resume=auto")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    with caplog.at_level("INFO"):
+        train(folder, *SHORT, "resume=auto")
+    assert f"{folder} is complete already; nothing to do" in caplog.text
 
 
 def test_without_resume_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
@@ -144,8 +147,7 @@ def test_resume_in_a_new_folder_is_a_new_run(tmp_path: Path) -> None:
     assert stored_status(folder) == "completed"
 
 
-@pytest.mark.parametrize("shown_late", [False, True])
-@pytest.mark.parametrize("step", [12, 15, 17, 24])
+@pytest.mark.parametrize(("step", "shown_late"), [(12, False), (15, True), (17, False), (24, False)])
 def test_tensorboard_and_the_pictures_are_those_of_an_undisturbed_run_after_a_kill(
     step: int, shown_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,14 +172,16 @@ def test_tensorboard_and_the_pictures_are_those_of_an_undisturbed_run_after_a_ki
     killed = train(tmp_path / "killed", *settings, "resume=auto")
     assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     streams = [EventAccumulator(str(folder), {"images": 0, "scalars": 0}).Reload() for folder in (whole, killed)]
-    for kind in ("scalars", "images"):
+    kinds = {
+        "scalars": (EventAccumulator.Scalars, "value"),
+        "images": (EventAccumulator.Images, "encoded_image_string"),
+    }
+    for kind, (read, content) in kinds.items():
         tags = [stream.Tags()[kind] for stream in streams]
         assert sorted(tags[0]) == sorted(tags[1])
-        read = {"scalars": EventAccumulator.Scalars, "images": EventAccumulator.Images}[kind]
         for tag in tags[0]:
-            shown = [{event.step: event[2:] for event in read(stream, tag)} for stream in streams]
-            assert [len(read(stream, tag)) for stream in streams] == [len(one) for one in shown], "nothing twice"
-            assert shown[0] == shown[1], tag
+            shown = [[(event.step, getattr(event, content)) for event in read(stream, tag)] for stream in streams]
+            assert sorted(shown[0]) == sorted(shown[1]), tag
     for file in sorted((whole / "figures").iterdir()):
         assert file.read_bytes() == (killed / "figures" / file.name).read_bytes()
 
@@ -189,8 +193,7 @@ def test_only_the_first_and_the_last_pictures_also_when_it_was_stopped_between(
     told_to_stop(tmp_path / "run", 12, monkeypatch, *settings[len(TINY) :])
     train(tmp_path / "run", *settings, "resume=auto")
     shown = EventAccumulator(str(tmp_path / "run"), {"images": 0}).Reload().Images("positions/table")
-    assert sorted({image.step for image in shown}) == [0, 12, 36], "those that a stopped run ended with, too"
-    assert len(shown) == 3
+    assert [image.step for image in shown] == [0, 36]
 
 
 def test_steps_that_a_stopped_run_logged_twice_are_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
