@@ -219,10 +219,9 @@ def write_atomically(path: Path, content: bytes | memoryview, durable: bool = Fa
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with open(beside, "wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
+        beside.write_bytes(content)
+        if durable:
+            with open(beside, "r+b") as file:
                 os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
