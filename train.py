@@ -10,7 +10,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from poslab import cli
+from poslab import cli, signals
 
 CONFIG_DIR = Path(__file__).resolve().parent / "conf"
 
@@ -25,6 +25,7 @@ def main(config: DictConfig) -> Any:
 
 
 if __name__ == "__main__":
+    signals.answer_signals()
     with cli.one_line_errors(CONFIG_DIR):
         cli.require_preflight()
         main()

@@ -54,7 +54,7 @@ def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, cwd: Path, own_group: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
     """``python train.py`` with these arguments, the way a person types it, in a folder of its own."""
     return subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *arguments],
@@ -64,6 +64,8 @@ def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         text=True,
         timeout=240,
         check=False,
+        # What it and all that it starts are sent does not reach the tests.
+        start_new_session=own_group,
     )
 
 

@@ -237,24 +237,25 @@ def test_a_child_that_someone_else_waited_for_is_read_all_the_same(tmp_path: Pat
 
 
 @needs_fork
-def test_ctrl_c_reaches_the_training_but_not_the_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_what_stops_the_training_does_not_stop_the_child(number: signal.Signals, tmp_path: Path) -> None:
     sign = tmp_path / "started"
     child = fork_drawing([Order("a", 1, partial(slow, 0.3, sign))])
     while not sign.exists():
         time.sleep(0.005)
-    os.kill(child.pid, signal.SIGINT)
+    os.kill(child.pid, number)
     (done,) = await_drawing(child)
     assert done.error is None
     assert done.png == to_png(message_figure("slow"))
 
 
 @needs_fork
-def test_a_terminated_child_ends_at_once(tmp_path: Path) -> None:
+def test_a_killed_child_is_not_waited_for(tmp_path: Path) -> None:
     sign = tmp_path / "started"
     child = fork_drawing([Order("a", 1, partial(slow, 100, sign))])
     while not sign.exists():
         time.sleep(0.005)
-    os.kill(child.pid, signal.SIGTERM)
+    os.kill(child.pid, signal.SIGKILL)
     (failed,) = await_drawing(child)
     assert failed.error == "its process ended early"
 

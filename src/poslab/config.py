@@ -143,6 +143,8 @@ class TrainerConfig:
     log_every_n_steps: int
     progress_bar: str
     threads: str
+    checkpoint_every_n_steps: int | None = None
+    checkpoint_every_minutes: float | None = None
 
     def __post_init__(self) -> None:
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
@@ -154,7 +156,9 @@ class TrainerConfig:
             trainer__devices=self.devices,
             trainer__max_epochs=self.max_epochs,
             trainer__log_every_n_steps=self.log_every_n_steps,
+            trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
         )
+        _at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
         if self.devices > 1 and self.strategy != "ddp":
             raise ConfigError(f"trainer.devices={self.devices} needs trainer=ddp to train on more than one device")
         if self.max_steps != -1 and self.max_steps < 1:
@@ -239,6 +243,7 @@ class TrainConfig:
     sweep: SweepConfig
     seeds: int = 1
     compile: bool = False
+    ckpt_path: str | None = None
 
     @property
     def total_steps(self) -> int:

@@ -1,5 +1,6 @@
 """Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
 
+import signal
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -11,10 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from poslab.config import ConfigError, DataConfig
+from poslab.signals import stopping_signals
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED
 
 SPLITS = {"train": 0, "val": 1}
+WORKER_GRACE_SECONDS = 5
+"""How long a data worker that is told to stop goes on for the step that is being made."""
 
 
 class TensorBatch(NamedTuple):
@@ -76,7 +80,7 @@ class BatchStream(Dataset[TensorBatch]):
 
 
 class StepSampler(Sampler[int]):
-    """The numbers of the batches of one epoch: update ``s`` always takes batch ``s``, also after a resume.
+    """The numbers of the batches of one epoch: update ``s`` always takes batch ``s``, also after a resume within it.
 
     Args:
         steps_per_epoch: how many.
@@ -89,7 +93,7 @@ class StepSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         start = self.position()
-        return iter(range(start, start + self.steps_per_epoch))
+        return iter(range(start, (start // self.steps_per_epoch + 1) * self.steps_per_epoch))
 
     def __len__(self) -> int:
         return self.steps_per_epoch
@@ -177,6 +181,18 @@ class TaskData(lightning.LightningDataModule):
         return loader(self.validation, range(len(self.validation)), 0)
 
 
+def outlive_signals(worker: int) -> None:
+    """Go on making batches when everything that belongs to a run is told to stop: its main process ends the step.
+
+    Args:
+        worker: number of this data worker.
+    """
+    for number in stopping_signals():
+        signal.signal(number, signal.SIG_IGN)
+    # Also what ends a worker that is not wanted any more, so that it has to end: by itself, a little later.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(WORKER_GRACE_SECONDS))
+
+
 def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
     """A loader whose every item is a whole batch already.
 
@@ -193,5 +209,6 @@ def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
         persistent_workers=num_workers > 0,
         # The loader draws a seed for its workers; from a generator of its own it leaves the global state alone.
         generator=torch.Generator().manual_seed(0),
+        worker_init_fn=outlive_signals,
         pin_memory=torch.cuda.is_available(),
     )

@@ -7,15 +7,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from omegaconf import DictConfig
 
 from poslab.assembly import build_model, build_task
@@ -23,6 +22,7 @@ from poslab.bundle.copies import Copies, build_stack, open_copies
 from poslab.bundle.data import BundleData
 from poslab.bundle.exports import CopyExports
 from poslab.bundle.module import BundleModule
+from poslab.checkpoints import Checkpoints, DurableFiles, room_for
 from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
@@ -35,7 +35,8 @@ from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, model_settings, open_folder, stored_result
+from poslab.resume import Start, identity, model_settings, open_folder, run_folder_of, stored_result
+from poslab.signals import Hold, as_stopped
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
@@ -62,7 +63,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     Raises:
         DivergedError: the loss became NaN or infinite; of a bundle, also where some copies completed.
         ConfigError: the configuration cannot be run.
-        SystemExit: the run was stopped, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
+        StoppedError: the run was stopped, with exit code 130 (Ctrl-C) or 143 (SIGTERM, SIGUSR1, SIGUSR2).
     """
     started = time.perf_counter()
     quieten()
@@ -76,9 +77,11 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     table = MetricsTable(folder.path)
     board = None
     if start.checkpoint is not None:
-        table.go_on(start.step)
+        table.go_on(start.step, run_folder_of(start.checkpoint) if start.elsewhere else None)
     if job.logger.tensorboard and not is_second_rank():
-        board = RunTensorBoard(folder.path, go_on_after=start.step if start.checkpoint else None)
+        board = RunTensorBoard(folder.path, go_on_after=start.step_here)
+        if start.elsewhere:
+            board.replay(table.rows)
 
     copies = open_copies(job, folder, start, overrides, table)
 
@@ -88,7 +91,9 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     device: str | None = None
     status: Status = "failed"
     error: BaseException | None = None
+    hold = Hold()
     try:
+        hold.begin()
         # Here too: a worker may see other devices than the process that checked the job.
         check_device(job)
         task = build_task(job)
@@ -110,10 +115,12 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, compile=job.compile
             )
             data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
-        trainer = build_trainer(job, folder, table, board, brief, copies)
+        if not is_second_rank():
+            folder.check_writable(room_for(job, model))
+        trainer = build_trainer(job, folder, table, board, brief, copies, hold)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
-        if board is not None and start.checkpoint is None:
+        if board is not None and (start.checkpoint is None or start.elsewhere):
             board.log_markdown("config", config_text(job), 0)
         trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         status = "completed"
@@ -123,45 +130,47 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     except DivergedError as diverged:
         status, error = "diverged", diverged
         raise
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        # Lightning ends a Ctrl-C with exit code 1 and a SIGTERM with 0; a shell and a scheduler expect these.
-        terminated = isinstance(stopped, SIGTERMException)
-        status, error = "interrupted", StoppedError(f"stopped by {'SIGTERM' if terminated else 'Ctrl-C'}")
-        raise SystemExit(143 if terminated else 130) from stopped
+    except (KeyboardInterrupt, SystemExit) as stop:
+        status, error = "interrupted", as_stopped(stop)
+        if error is stop:
+            raise
+        raise error from stop
     except BaseException as failure:
         error = failure
         log.debug("the run failed", exc_info=True)
         raise
     finally:
-        if not is_second_rank():
-            result = Result(
-                status=status,
-                error=None if error is None else describe(error),
-                metrics=final_metrics(table, model),
-                parameters={} if model is None else parameters_by_part(model.parts()),
-                batches_by_length=batches_by_length(module.batches_by_seq_len, task)
-                if isinstance(module, CopyModule)
-                else {},
-                out_of_reach={} if trainer is None else out_of_reach(trainer),
-                overrides=overrides,
-                seed=job.seed,
-                wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
-                device=device,
-            )
-            if copies is not None:
-                result = finish_copies(copies, result, module, trainer)
-            finish(job, folder, table, board, result)
-            report = brief_report if brief else final_report
-            log.info("%s", report(result, folder, dashboard=board is not None))
+        try:
+            if not is_second_rank():
+                result = Result(
+                    status=status,
+                    error=None if error is None else describe(error),
+                    metrics=final_metrics(table, model),
+                    parameters={} if model is None else parameters_by_part(model.parts()),
+                    batches_by_length=batches_by_length(module.batches_by_seq_len, task)
+                    if isinstance(module, CopyModule)
+                    else {},
+                    out_of_reach={} if trainer is None else out_of_reach(trainer),
+                    overrides=overrides,
+                    seed=job.seed,
+                    wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
+                    device=device,
+                )
+                if copies is not None:
+                    result = finish_copies(copies, result, module, trainer)
+                finish(job, folder, table, board, result)
+                report = brief_report if brief else final_report
+                log.info("%s", report(result, folder, dashboard=board is not None))
+        finally:
+            hold.end()
+    if brief:
+        # What came when everything was done stops the sweep, not this job.
+        hold.deliver()
     if copies is not None and copies.lost():
         raise DivergedError(result.error)
     # The table is the first rank's; and a run that was stopped after its last step has trained nothing this time.
     assert trainer is not None
     return float(table.last().get("val/loss", trainer.callback_metrics.get("val/loss", math.nan)))
-
-
-class StoppedError(Exception):
-    """Someone stopped the run."""
 
 
 def describe(error: BaseException) -> str:
@@ -176,6 +185,7 @@ def build_trainer(
     board: RunTensorBoard | None,
     brief: bool = False,
     copies: Copies | None = None,
+    hold: Hold | None = None,
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
     callbacks: list[Callback] = [EpochLines(table)]
@@ -191,18 +201,17 @@ def build_trainer(
         callbacks += [OfEachCopy(by_copy), gallery, CopyExports()]
     # After them: a trial that is ended here has been looked at.
     callbacks += pruning_callbacks(folder.path, table)
-    # Two of them: one that also saves the last skips it whenever the epoch was not the best.
-    for filename, monitor in (("best", "val/loss"), ("last", None)):
-        callbacks.append(
-            ModelCheckpoint(
-                dirpath=folder.checkpoints,
-                filename=filename,
-                monitor=monitor,
-                auto_insert_metric_name=False,
-                enable_version_counter=False,
-                save_on_train_epoch_end=True,
-            )
+    callbacks.append(
+        Checkpoints(
+            folder,
+            identity(asdict(job)),
+            gallery,
+            hold or Hold(),
+            every_n_steps=job.trainer.checkpoint_every_n_steps,
+            every_minutes=job.trainer.checkpoint_every_minutes,
+            loggers=[logger for copy in copies or () for logger in copy.loggers],
         )
+    )
     return lightning.Trainer(
         default_root_dir=folder.path,
         accelerator=job.trainer.accelerator,
@@ -214,6 +223,7 @@ def build_trainer(
         gradient_clip_val=job.trainer.gradient_clip_norm,
         logger=[table] if board is None else [board, table],
         callbacks=callbacks,
+        plugins=[DurableFiles()],
         log_every_n_steps=job.trainer.log_every_n_steps,
         # The untrained model is scored before the first step; a sanity pass would only do it twice.
         num_sanity_val_steps=0,
@@ -347,4 +357,5 @@ def quieten() -> None:
     # Other diagnostics may be asked for when a run goes on.
     warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+    # Ours is: a batch depends on the seed and its number alone.
+    warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")

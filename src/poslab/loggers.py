@@ -2,14 +2,14 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from poslab.cli import is_second_rank
-from poslab.results import METRICS_FILE, Status, write_atomically
+from poslab.results import EVENTS, METRICS_FILE, Status, write_atomically
 
 
 class MetricsTable(Logger):
@@ -51,11 +51,12 @@ class MetricsTable(Logger):
     def finalize(self, status: str) -> None:
         self.save()
 
-    def go_on(self, step: int) -> None:
-        """Take over the rows that an earlier start of this run wrote, up to ``step``."""
-        if not self.path.exists():
+    def go_on(self, step: int, folder: Path | None = None) -> None:
+        """Take over the rows that an earlier start of this run wrote, up to ``step``; here, or in another folder."""
+        path = self.path if folder is None else folder / METRICS_FILE
+        if not path.exists():
             return
-        with open(self.path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 at = int(row.pop("step"))
                 if at <= step:
@@ -93,6 +94,11 @@ class RunTensorBoard(TensorBoardLogger):
 
     def finalize(self, status: str) -> None:
         self.save()
+
+    def replay(self, rows: Mapping[int, Mapping[str, float]]) -> None:
+        """Show what another run, which this one goes on from, had logged by step."""
+        for step in sorted(rows):
+            self.log_metrics(rows[step], step)
 
     def log_png(self, tag: str, png: bytes, step: int) -> None:
         """Show an encoded picture as it is."""
@@ -158,16 +164,52 @@ class RunTensorBoard(TensorBoardLogger):
         self.experiment._get_file_writer().add_summary(summary, step)
 
 
+def cut_events(path: Path, size: int, step: int) -> None:
+    """Leave of an event file its first ``size`` bytes and, of the rest, the pictures of steps before ``step``.
+
+    One that nothing is left of is removed.
+    """
+    content = path.read_bytes()
+    if len(content) <= size:
+        return
+    # The pictures alone: the tail begins where a record does.
+    late = b"".join(
+        raw
+        for raw, event in records(content[size:])
+        if event.step < step and holds(event, lambda value: value.image.height)
+    )
+    if size or late:
+        write_atomically(path, content[:size] + late)
+    else:
+        path.unlink()
+
+
 def forget_session(folder: Path) -> None:
     """Take the HParams record out of a stopped run's events: of two, TensorBoard shows the first, a failure."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
+    for path in folder.glob(EVENTS):
+        content = path.read_bytes()
+        kept = [
+            raw for raw, event in records(content) if not holds(event, lambda value: value.tag.startswith("_hparams_/"))
+        ]
+        write_atomically(path, b"".join(kept))
 
-    for path in folder.glob("events.out.tfevents.*"):
-        kept = io.BytesIO()
-        writer = RecordWriter(kept)
-        for raw in RawEventFileLoader(str(path)).Load():
-            if not any(value.tag.startswith("_hparams_/") for value in Event.FromString(raw).summary.value):
-                writer.write(raw)
-        write_atomically(path, kept.getvalue())
+
+def holds(event: Any, wanted: Callable[[Any], Any]) -> bool:
+    """Whether one of an event's values is of a kind."""
+    return any(wanted(value) for value in event.summary.value)
+
+
+def records(content: bytes) -> Iterator[tuple[bytes, Any]]:
+    """The whole records of an event file, as they are and parsed; a last one that was cut short is left out.
+
+    A record is the length n of its event (8 bytes, little endian), a checksum (4), the event (n) and a checksum (4).
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    at = 0
+    while at + 12 <= len(content):
+        end = at + 16 + int.from_bytes(content[at : at + 8], "little")
+        if end > len(content):
+            return
+        yield content[at:end], Event.FromString(content[at + 12 : end - 4])
+        at = end

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from poslab.compiling import compiled
-from poslab.config import OptimizerConfig
+from poslab.config import ConfigError, OptimizerConfig
 from poslab.data import TaskData, TensorBatch
 from poslab.metrics import Score, score, token_loss
 from poslab.model import LanguageModel
@@ -82,6 +82,20 @@ class TrainingModule(lightning.LightningModule):
                 self.validation_step(self.transfer_batch_to_device(batch, self.device, 0), 0)
         self.train()
         self._report_validation()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a state that is another model's, before Lightning fills in what fits.
+
+        Raises:
+            ConfigError: names the first difference.
+        """
+        there, here = checkpoint["state_dict"], self.state_dict()
+        for name in sorted(there.keys() | here.keys()):
+            shapes = [tuple(one[name].shape) if name in one else "missing" for one in (there, here)]
+            if shapes[0] != shapes[1]:
+                raise ConfigError(
+                    f"the checkpoint is another model's: {name} is {shapes[0]} there and {shapes[1]} here"
+                )
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         # Not the Trainer's own max_steps: it leaves out the last validation, and does not resume exactly.
@@ -171,21 +185,45 @@ class CopyModule(TrainingModule):
         return values
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
-        for logger in self.trainer.loggers:
-            logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,
             "settings": self.settings,
             "random_state": torch.get_rng_state(),
+            "device_random_state": device_random_state(self.device),
             "batches_by_seq_len": dict(self.batches_by_seq_len),
+            "epoch_loss": losses_by_rank(self, self._epoch_loss),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        stored = checkpoint["poslab"]
         # Dropout goes on with the numbers it would have drawn.
-        torch.set_rng_state(checkpoint["poslab"]["random_state"])
-        self.batches_by_seq_len = Counter(checkpoint["poslab"].get("batches_by_seq_len", {}))
+        torch.set_rng_state(stored["random_state"])
+        if stored.get("device_random_state") is not None:
+            torch.cuda.set_rng_state(stored["device_random_state"], self.device)
+        self.batches_by_seq_len = Counter(stored.get("batches_by_seq_len", {}))
+        self._epoch_loss = own_losses(self, stored.get("epoch_loss"))
+
+
+def device_random_state(device: torch.device) -> Tensor | None:
+    """What a GPU draws its dropout from; None for a CPU, which draws from torch's own."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def losses_by_rank(module: lightning.LightningModule, losses: Sequence[Tensor]) -> Tensor | None:
+    """What a checkpoint keeps of an epoch's losses so far: (ranks, steps, ..); None where there are none."""
+    if not losses:
+        return None
+    own = torch.stack([*losses])
+    by_rank = module.all_gather(own) if module.trainer.world_size > 1 else own[None]
+    assert isinstance(by_rank, Tensor)
+    return by_rank.cpu()
+
+
+def own_losses(module: lightning.LightningModule, by_rank: Tensor | None) -> list[Tensor]:
+    """This rank's part of `losses_by_rank`."""
+    return [] if by_rank is None else [*by_rank[module.global_rank].to(module.device)]
 
 
 def model_loss(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Everything that can be refused before a folder is made or a step is taken."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -9,7 +10,11 @@ from poslab.compiling import check_compiler
 from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
 from poslab.results import RunFolder
+from poslab.resume import named_checkpoint
 from poslab.tasks import Task
+
+if TYPE_CHECKING:
+    from poslab.model import LanguageModel
 
 
 def preflight(config: DictConfig, folder: Path) -> TrainConfig:
@@ -21,15 +26,23 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     """
     job = checked(config)
     task = build_task(job)
-    if not (job.resume and RunFolder(folder).taken()):
-        RunFolder(folder).check_usable()
-    check_buildable(job, task)
+    place = RunFolder(folder)
+    going_on = job.resume is not None and place.taken()
+    if not going_on:
+        place.check_usable()
+    model = check_buildable(job, task)
     check_device(job)
+    # Not at the top: torch and Lightning take seconds, and a typing error is answered at once.
+    from poslab.checkpoints import room_for
+
+    place.check_writable(room_for(job, model))
+    if job.ckpt_path is not None and not going_on:
+        named_checkpoint(job)
     return job
 
 
-def check_buildable(job: TrainConfig, task: Task) -> None:
-    """Refuse a job whose model, diagnostics or copies cannot be built or compiled; needs torch.
+def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
+    """The model of a job; refuses one whose model, diagnostics or copies cannot be built or compiled. Needs torch.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -42,3 +55,4 @@ def check_buildable(job: TrainConfig, task: Task) -> None:
 
     check_diagnostics(job.diagnostics, task, model.max_context_length)
     check_copies(job, task, model)
+    return model

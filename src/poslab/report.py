@@ -24,7 +24,7 @@ from poslab.results import COPIES, Result, RunFolder, by_length
 log = logging.getLogger(__name__)
 
 # What decides no copy's result.
-NO_HPARAMS = ("diagnostics", "logger", "resume", "sweep", "seeds")
+NO_HPARAMS = ("diagnostics", "logger", "resume", "ckpt_path", "sweep", "seeds")
 
 
 class EpochLines(Callback):

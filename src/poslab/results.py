@@ -6,6 +6,7 @@ Plain files, no torch: a comparison reads thousands of them.
 import json
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,9 @@ CLAIMS_FILE = "claims.json"
 SUPERSEDED = "superseded"
 COPIES = "copies"
 """The folder of a bundle's copies, each a run folder."""
+EVENTS = "events.out.tfevents.*"
+PART = ".part"
+"""What the name of a file ends in while it is being written."""
 
 
 @dataclass(kw_only=True)
@@ -111,7 +115,18 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} already holds a run; choose another hydra.run.dir, or go on with it by resume=auto"
             )
-        # Nothing is made yet: the nearest folder that is there says whether this one can be.
+        self.check_writable()
+
+    def check_writable(self, room: int = 0) -> None:
+        """Make sure that files can be written here, and that there is room for them.
+
+        Args:
+            room: bytes that they will take.
+
+        Raises:
+            ConfigError: they cannot, or there is not.
+        """
+        # Nothing may be made yet: the nearest folder that is there says whether this one can be.
         path = self.path.absolute()
         nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
         try:
@@ -121,6 +136,17 @@ class RunFolder:
             raise ConfigError(
                 f"cannot write to {self.path} ({error.strerror}); choose a folder of yours with hydra.run.dir="
             ) from error
+        free = shutil.disk_usage(nearest).free
+        if free < room:
+            raise ConfigError(
+                f"{self.path} has {human_size(free)} free and the run needs about {human_size(room)} for its "
+                "checkpoints and pictures; make room, or choose a folder elsewhere with hydra.run.dir="
+            )
+
+    def clear_parts(self) -> None:
+        """Remove what a killed process was writing, which nobody will go on with."""
+        for part in self.path.rglob(f".*{PART}"):
+            part.unlink(missing_ok=True)
 
     def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
         """Make the folder this run's own: write ``config.yaml``, which only one run can be the first to do.
@@ -172,12 +198,31 @@ class RunFolder:
         )
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that a reader sees the old file or the new one, never half of one."""
+def human_size(n_bytes: int) -> str:
+    """``1.5 GB``: with as much as a person needs."""
+    size, unit = float(n_bytes), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def write_atomically(path: Path, content: bytes | memoryview, durable: bool = False) -> None:
+    """Write beside the target and rename, so that a reader sees the old file or the new one, never half of one.
+
+    Args:
+        path: of the file; its folder is made.
+        content: all of it.
+        durable: also where the machine itself goes down. Takes milliseconds, so only for what cannot be made again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         beside.write_bytes(content)
+        if durable:
+            with open(beside, "r+b") as file:
+                os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -261,6 +261,8 @@ def checked_job(composed: DictConfig) -> TrainConfig:
     check_buildable(job, build_task(job))
     if job.trainer.strategy == "ddp":
         raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
+    if job.ckpt_path is not None:
+        raise ConfigError("ckpt_path goes on with one run, and a sweep has many; sweep.resume goes on with all of them")
     return job
 
 

@@ -15,7 +15,7 @@ from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.module import log_scalars
 from poslab.report import config_text
 from poslab.results import COPIES, RunFolder
-from poslab.resume import Start
+from poslab.resume import Start, run_folder_of
 from poslab.tasks import Task
 
 
@@ -99,7 +99,6 @@ def open_copies(
 
 
 def _opened(job: TrainConfig, folder: RunFolder, start: Start, overrides: Sequence[str]) -> Iterator[Copy]:
-    going_on = start.checkpoint is not None
     for seed in range(job.seed, job.seed + job.seeds):
         own_job = replace(job, seed=seed, seeds=1)
         typed = [one for one in overrides if one.lstrip("+").partition("=")[0] not in ("seed", "seeds")]
@@ -112,9 +111,12 @@ def _opened(job: TrainConfig, folder: RunFolder, start: Start, overrides: Sequen
         table = MetricsTable(own.path)
         board = None
         if job.logger.tensorboard:
-            board = RunTensorBoard(own.path, go_on_after=start.step if going_on else None)
-        if going_on:
-            table.go_on(start.step)
+            board = RunTensorBoard(own.path, go_on_after=start.step_here)
+        if start.checkpoint is not None:
+            origin = run_folder_of(start.checkpoint) / COPIES / f"seed{seed}" if start.elsewhere else None
+            table.go_on(start.step, origin)
+            if board is not None and start.elsewhere:
+                board.replay(table.rows)
         elif board is not None:
             board.log_markdown("config", config_text(own_job), 0)
         yield Copy(job=own_job, overrides=typed, folder=own, table=table, board=board)

@@ -11,7 +11,7 @@ from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, loss
 from poslab.compiling import compiled
 from poslab.config import OptimizerConfig
 from poslab.metrics import Score
-from poslab.module import Observed, TrainingModule, check_finite, log_scalars
+from poslab.module import Observed, TrainingModule, check_finite, log_scalars, losses_by_rank, own_losses
 from poslab.results import DivergedError
 
 
@@ -157,12 +157,10 @@ class BundleModule(TrainingModule):
         self.copies.share_means(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
-        for logger in (*self.trainer.loggers, *(logger for copy in self.copies for logger in copy.loggers)):
-            logger.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["poslab"] = {
             "format": 1,
+            "epoch_losses": losses_by_rank(self, self._epoch_losses),
             "copies": [
                 {
                     "random_state": state,
@@ -174,7 +172,9 @@ class BundleModule(TrainingModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         stored = checkpoint["poslab"]["copies"]
+        self._epoch_losses = own_losses(self, checkpoint["poslab"].get("epoch_losses"))
         self.stack.random_states = [one["random_state"] for one in stored]
         for copy, one in zip(self.copies, stored, strict=True):
             copy.batches_by_seq_len.update(one["batches_by_seq_len"])

@@ -14,7 +14,14 @@ SEED = "seed"
 # What a job shows, where it writes and how many are trained beside it, not what it computes.
 _NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path", "seeds")
 # Likewise single keys: how fast it goes, not what comes out.
-_NOT_KEYS = ("trainer.progress_bar", "trainer.threads", "data.num_workers", "compile")
+_NOT_KEYS = (
+    "trainer.progress_bar",
+    "trainer.threads",
+    "trainer.checkpoint_every_n_steps",
+    "trainer.checkpoint_every_minutes",
+    "data.num_workers",
+    "compile",
+)
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
 

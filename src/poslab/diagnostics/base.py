@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import lightning
@@ -110,6 +110,7 @@ class Diagnostic(Callback):
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if self.every is not None and trainer.global_step == 0:
             self._report(trainer, pl_module)
+        self._draw_again(trainer, pl_module)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -127,11 +128,24 @@ class Diagnostic(Callback):
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         # A run that was stopped after its last step and goes on has no training that could end.
         self._report(trainer, pl_module)
+        self._draw_again(trainer, pl_module)
 
     def _report(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and trainer.global_step != self._last_look:
+            self._look(trainer, module)
+
+    def _draw_again(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Order the pictures of this step that a run which was stopped here did not come to show; nothing else."""
+        if self.gallery is not None and self.gallery.owes(trainer.global_step) and trainer.is_global_zero:
+            self._look(trainer, module, only_pictures=self.gallery.owed)
+
+    def _look(
+        self,
+        trainer: lightning.Trainer,
+        module: lightning.LightningModule,
+        only_pictures: Collection[str] | None = None,
+    ) -> None:
         step = trainer.global_step
-        if not trainer.is_global_zero or step == self._last_look:
-            return
         assert isinstance(module, TrainingModule)
         training = module.training
         module.eval()
@@ -143,7 +157,8 @@ class Diagnostic(Callback):
             with torch.no_grad():
                 probe = seen.data.probe._replace(tokens=seen.data.probe.tokens.to(module.device))
                 for finding in self.look(seen.model, probe):
-                    self._publish(trainer, seen, finding, step)
+                    if only_pictures is None or (isinstance(finding, Picture) and finding.tag in only_pictures):
+                        self._publish(trainer, seen, finding, step)
         except Exception as error:
             self._warn(error, step)
         finally:

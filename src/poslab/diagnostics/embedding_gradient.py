@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import lightning
 import numpy as np
@@ -49,6 +50,15 @@ class EmbeddingGradient(Diagnostic):
         super().__init__(every)
         self._norms: np.ndarray | None = None
         self._step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        norms = None if self._norms is None else torch.from_numpy(self._norms)
+        return {**super().state_dict(), "norms": norms, "step": self._step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        norms = state_dict.get("norms")
+        self._norms, self._step = None if norms is None else norms.numpy(), state_dict.get("step", 0)
 
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer

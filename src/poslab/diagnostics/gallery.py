@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from poslab.diagnostics.figures import to_png
 from poslab.results import RunFolder, write_atomically
+from poslab.signals import StoppedError, stopping_signals
 from poslab.threads import allowed_threads
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,9 @@ class Gallery(Callback):
         self.only_ends = only_ends
         self.folder = folder
         self.loggers = loggers
+        self.owed: set[str] = set()
+        """Tags of pictures that a run which was stopped here had ordered and not shown; to be ordered again."""
+        self._owed_step = 0
         self._begun = False
         self._orders: list[Order] = []
         self._child: Child | None = None
@@ -104,7 +108,27 @@ class Gallery(Callback):
         """Ask for a picture; ``make`` is called later and must hold its own arrays."""
         self._orders.append(Order(tag, step, make))
 
+    def state_dict(self) -> dict[str, Any]:
+        """What has been ordered and not shown: a run that is killed and goes on from here draws it then."""
+        drawing = [] if self._child is None else self._child.orders
+        owed = [*drawing, *self._orders]
+        return {
+            # The first pictures are shown whenever they are ordered, later ones may be held back.
+            "begun": self._begun and not drawing,
+            "owed": sorted({order.tag for order in owed}),
+            "step": max((order.step for order in owed), default=0),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._begun = state_dict["begun"]
+        self.owed, self._owed_step = set(state_dict["owed"]), state_dict["step"]
+
+    def owes(self, step: int) -> bool:
+        """Whether pictures of this step have to be ordered again."""
+        return bool(self.owed) and self._owed_step == step
+
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.owed.clear()
         self._start(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -112,16 +136,34 @@ class Gallery(Callback):
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self._start(trainer, last=True)
-        self._finish(trainer)
+        self.finish(trainer)
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.owed.clear()
         self.on_train_end(trainer, pl_module)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:
+        if isinstance(exception, StoppedError) and exception.at_once:
+            self._give_up()
+            return
         self._start(trainer, last=True)
-        self._finish(trainer)
+        self.finish(trainer)
+
+    def finish(self, trainer: lightning.Trainer) -> None:
+        """Wait for the child that is drawing, if any, and show what it drew."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            self._show(trainer, await_drawing(child))
+
+    def _give_up(self) -> None:
+        """End the child that is drawing, if any."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            child.file.close()
 
     def _start(self, trainer: lightning.Trainer, last: bool = False) -> None:
         """Send what was ordered to be drawn; one child at a time, so that training keeps its core."""
@@ -132,7 +174,7 @@ class Gallery(Callback):
             return
         self._begun = True
         orders, self._orders = self._orders, []
-        self._finish(trainer)
+        self.finish(trainer)
         if not self.in_background:
             self._show(trainer, draw(orders))
             return
@@ -141,12 +183,6 @@ class Gallery(Callback):
         except OSError as error:
             log.debug("no child could be forked (%s); drawing in place", error)
             self._show(trainer, draw(orders))
-
-    def _finish(self, trainer: lightning.Trainer) -> None:
-        """Wait for the child that is drawing, if any, and show what it drew."""
-        if self._child is not None:
-            child, self._child = self._child, None
-            self._show(trainer, await_drawing(child))
 
     def _show(self, trainer: lightning.Trainer, pictures: list[Drawn]) -> None:
         folder = self.folder or RunFolder(Path(trainer.default_root_dir))
@@ -200,9 +236,9 @@ def fork_drawing(orders: list[Order]) -> Child:
     if pid:
         return Child(pid, file, orders)
     try:
-        # Ctrl-C reaches the whole group, and Lightning's SIGTERM handler is not for this process.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # They may reach every process of a run, and none of the handlers is for this one, which ends by itself.
+        for number in stopping_signals():
+            signal.signal(number, signal.SIG_IGN)
         file.write(pickle.dumps(draw(orders)))
         file.flush()
     finally:

@@ -1,0 +1,268 @@
+"""Told to stop, at any moment: what is kept, what the run says, the exit code, and who else hears of it."""
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import WHEN_IT_TRAINS, start, train
+from test_checkpoints import TINY, assert_same, content, told_to_stop
+
+from poslab import experiment
+from poslab.diagnostics import gallery
+from poslab.module import CopyModule
+from poslab.resume import stored_result, stored_status
+from poslab.signals import Hold, StoppedError, answer_signals, stopping_signals
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGUSR2: 143}
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    yield
+    after = {number: signal.getsignal(number) for number in NUMBERS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before
+
+
+def once(before: Callable[[], Any], number: int) -> Callable[..., Any]:
+    """A function that sends this process a signal the first time, and then does what it did before."""
+    left = [number]
+
+    def telling(*arguments: Any, **options: Any) -> Any:
+        if left:
+            os.kill(os.getpid(), left.pop())
+        return before(*arguments, **options)
+
+    return telling
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_signal_stops_after_the_step_and_the_run_can_go_on(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = told_to_stop(tmp_path / "run", 7, monkeypatch, by=number)
+    assert stopped.code == CODES[number]
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    result = stored_result(tmp_path / "run")
+    assert (result["status"], result["error"]) == ("interrupted", f"StoppedError: stopped by {name}")
+    assert content(tmp_path / "run")["global_step"] == 7
+
+
+# Where a signal comes, and the steps that the checkpoint has then; None: the run ends as if it had not come.
+MOMENTS: dict[str, tuple[Any, str, int | None]] = {
+    "validation": (CopyModule, "validation_step", 1),
+    "drawing": (gallery, "await_drawing", 12),
+    "writing a checkpoint": (torch, "save", 12),
+    "leaving the folder": (experiment, "finish", None),
+    "the last report": (experiment, "final_report", None),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_whenever_it_comes(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, steps = MOMENTS[moment]
+    settings = (*TINY, "diagnostics=position_table")
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(gallery, "CAN_FORK", True)
+        patch.setattr(gallery, "allowed_threads", lambda: 2)
+        patch.setattr(owner, name, once(getattr(owner, name), signal.SIGTERM))
+        if steps is None:
+            train(folder, *settings)
+        else:
+            with pytest.raises(StoppedError) as ended:
+                train(folder, *settings)
+            assert ended.value.code == 143
+            assert content(folder)["global_step"] == steps
+            assert stored_result(folder)["error"] == "StoppedError: stopped by SIGTERM"
+    if steps is not None:
+        train(folder, *settings, "resume=auto")
+    assert_same(folder, train(tmp_path / "whole", *settings))
+
+
+def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGUSR1)  # another one is no second one
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("went on")
+
+    monkeypatch.setattr("poslab.module.token_loss", twice)
+    with pytest.raises(StoppedError) as ended:
+        train(tmp_path / "run", *TINY)
+    assert ended.value.code == 130
+    assert stored_result(tmp_path / "run")["error"] == "StoppedError: stopped at once by a second Ctrl-C"
+    assert not list((tmp_path / "run").rglob("*.ckpt"))
+
+
+def test_a_sweep_s_job_that_is_complete_passes_the_signal_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is done, the sweep is not."""
+    from conftest import compose
+
+    monkeypatch.setattr(experiment, "finish", once(experiment.finish, signal.SIGTERM))
+    with pytest.raises(StoppedError) as ended:
+        experiment.run(compose(*TINY), tmp_path / "job", brief=True)
+    assert ended.value.code == 143
+    assert stored_status(tmp_path / "job") == "completed"
+
+
+# -- who else has a handler ---------------------------------------------------------------------------------------
+
+
+def test_another_s_handler_is_called_when_the_run_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of submitit, say: it puts its job back in the queue and ends the process with a code of its own."""
+
+    def put_back(number: int, frame: object) -> None:
+        assert content(tmp_path / "run")["global_step"] == 5
+        raise SystemExit(-1)
+
+    before = signal.signal(signal.SIGUSR2, put_back)
+    try:
+        stopped = told_to_stop(tmp_path / "run", 5, monkeypatch, by=signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert isinstance(stopped.__cause__, SystemExit)
+    assert stopped.__cause__.code == -1
+
+
+def test_a_handler_that_only_looks_does_not_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+            told_to_stop(tmp_path / "run", 5, monkeypatch)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+    assert stored_status(tmp_path / "run") == "completed"
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        answer_signals()
+        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+            told_to_stop(tmp_path / "run", 5, monkeypatch)
+    finally:
+        for number in stopping_signals():
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, before)
+    assert stored_status(tmp_path / "run") == "completed"
+
+
+def test_beside_the_main_thread_nothing_is_touched() -> None:
+    seen: list[Any] = []
+
+    def hold() -> None:
+        one = Hold()
+        one.begin()
+        seen.append([signal.getsignal(number) for number in NUMBERS])
+        one.end()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert seen == [[signal.getsignal(number) for number in NUMBERS]]
+
+
+def test_a_signal_whose_exception_was_swallowed_stops_the_next_run(tmp_path: Path) -> None:
+    try:
+        answer_signals()
+        with pytest.raises(StoppedError):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        with pytest.raises(StoppedError, match="SIGUSR1"):
+            train(tmp_path / "run", *TINY)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+    assert stored_status(tmp_path / "run") == "interrupted"
+
+
+def test_it_survives_the_way_from_another_process() -> None:
+    again = pickle.loads(pickle.dumps(StoppedError(signal.SIGUSR1, at_once=True)))
+    assert (str(again), again.code) == ("stopped at once by a second SIGUSR1", 143)
+
+
+# -- real processes -----------------------------------------------------------------------------------------------
+
+WHEN_TORCH_IS_LOADED = """
+import os
+import signal
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.{name})
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name",
+    ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGUSR1", marks=pytest.mark.slow)],
+)
+def test_before_anything_is_made_it_ends_at_once(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WHEN_TORCH_IS_LOADED.format(name=name))
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    ended = start(*TINY, cwd=tmp_path, PYTHONPATH=path)
+    assert ended.returncode == CODES[signal.Signals[name]]
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+AT_AN_UPDATE = """
+import os
+import signal
+
+def patch(module):
+    real, losses = module.token_loss, []
+    def loss(*arguments):
+        losses.append(1)
+        if len(losses) == {update}:
+            {act}
+        return real(*arguments)
+    module.token_loss = loss
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "code", "step"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, 15),
+        # What a scheduler does: everything that belongs to the job is told, the data workers too.
+        ("os.killpg(0, signal.SIGTERM)", 143, 17),
+        ("os.killpg(0, signal.SIGUSR1)", 143, 17),
+        ("os.killpg(0, signal.SIGINT)", 130, 17),
+    ],
+    ids=["kill -9", "sigterm", "sigusr1", "ctrl-c"],
+)
+def test_a_real_process_that_is_stopped_within_an_epoch(act: str, code: int, step: int, tmp_path: Path) -> None:
+    hook = AT_AN_UPDATE.format(update=17, act=act) + WHEN_IT_TRAINS
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    settings = (*TINY, "data.num_workers=2", "trainer.checkpoint_every_n_steps=5", "hydra.run.dir=run")
+    ended = start(*settings, cwd=tmp_path, own_group=True, PYTHONPATH=path)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert content(tmp_path / "run")["global_step"] == step
+    assert stored_status(tmp_path / "run") == "interrupted"
+    train(tmp_path / "run", *settings[:-1], "resume=auto")
+    assert_same(tmp_path / "run", train(tmp_path / "whole", *TINY))
