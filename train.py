@@ -26,5 +26,6 @@ def main(config: DictConfig) -> Any:
 
 if __name__ == "__main__":
     with cli.one_line_errors(CONFIG_DIR):
+        cli.check_typed()
         cli.require_preflight()
         main()

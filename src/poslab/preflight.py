@@ -4,9 +4,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from poslab.assembly import build_model, build_task
+from poslab.assembly import build_model, build_task, check_model_fits
 from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
+from poslab.memory import check_memory
 from poslab.results import RunFolder
 from poslab.tasks import Task
 
@@ -28,11 +29,13 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
 
 
 def check_buildable(job: TrainConfig, task: Task) -> None:
-    """Refuse a job whose model, diagnostics or copies cannot be built; needs torch.
+    """Refuse a job that does not fit, or whose model, diagnostics or copies cannot be built; needs torch.
 
     Raises:
         ConfigError: one line that names the values and the way out.
     """
+    check_model_fits(job, task)
+    check_memory(job, task)
     model = build_model(job, task)
     # Not at the top: it loads matplotlib, and a typing error is answered at once.
     from poslab.bundle.check import check_copies

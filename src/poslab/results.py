@@ -8,6 +8,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -99,7 +100,8 @@ class RunFolder:
 
     def taken(self) -> bool:
         """Whether a run has claimed this folder."""
-        return (self.path / CONFIG_FILE).exists()
+        # Not Path.exists, which raises where a name is too long or a folder must not be read.
+        return os.path.exists(self.path / CONFIG_FILE)
 
     def check_usable(self) -> None:
         """Make sure a run can be written here, before anything is.
@@ -111,16 +113,7 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} already holds a run; choose another hydra.run.dir, or go on with it by resume=auto"
             )
-        # Nothing is made yet: the nearest folder that is there says whether this one can be.
-        path = self.path.absolute()
-        nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        try:
-            with tempfile.TemporaryFile(dir=nearest):
-                pass
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write to {self.path} ({error.strerror}); choose a folder of yours with hydra.run.dir="
-            ) from error
+        check_writable(self.path, "hydra.run.dir")
 
     def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
         """Make the folder this run's own: write ``config.yaml``, which only one run can be the first to do.
@@ -170,6 +163,29 @@ class RunFolder:
         write_atomically(
             self.path / RESULT_FILE, json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
         )
+
+
+def check_writable(folder: Path, key: str) -> None:
+    """Make sure that a folder, which need not be there, can be made and written, before anything is.
+
+    Args:
+        folder: as it was given.
+        key: the setting that chooses another.
+
+    Raises:
+        ConfigError: names the folder and the reason.
+    """
+    # Nothing is made yet: the nearest folder that is there says whether this one can be.
+    path = folder.absolute()
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    try:
+        with tempfile.TemporaryFile(dir=nearest), suppress(FileNotFoundError):
+            # Finds a name that the file system has no room for.
+            os.lstat(path / CONFIG_FILE)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {folder} ({error.strerror}); choose a folder of yours with {key}="
+        ) from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
