@@ -241,6 +241,8 @@ def _explain(error: BaseException, config_dir: Path) -> str:
         line = _where(error)
     elif isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
         return line
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename} cannot be used ({error.strerror}); give another"
     if _raised_by_hydra(error):
         return f"Hydra makes nothing of what was typed ({type(error).__name__}: {line}); see python train.py --help"
     return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
