@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help train test test-slow check claims bench clean
+.PHONY: help train test test-slow faults check claims bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    set up, train the default model, say where the results are"
 	@echo "make test     set up, run the tests"
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
+	@echo "make faults   what kills, full disks and odd command lines do; half an hour"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
 	@echo "make bench    measure speed against a bare PyTorch loop and others; ten minutes, of a quiet machine"
@@ -33,7 +34,11 @@ train: $(VENV)/.installed
 
 # Two workers: the tests run torch on one thread.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not faults"
+
+# Kills, full disks, a thousand odd command lines: half an hour.
+faults: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m faults tests/faults
 
 # All of them, or some: make test-slow SLOW=tests/test_search.py
 SLOW ?=

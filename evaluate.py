@@ -98,6 +98,9 @@ def write(path: Path, found: dict[str, Any]) -> None:
     """
     from poslab.results import write_atomically
 
+    if path.exists() and not path.is_file():
+        # A device would be replaced by a file.
+        raise ConfigError(f"output={path} is there and is no file; give another")
     try:
         write_atomically(path, json.dumps(found, indent=2).encode() + b"\n")
     except OSError as error:

@@ -27,5 +27,6 @@ def main(config: DictConfig) -> Any:
 if __name__ == "__main__":
     signals.answer_signals()
     with cli.one_line_errors(CONFIG_DIR):
+        cli.check_typed()
         cli.require_preflight()
         main()

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 from poslab.assembly import build_model, build_task
-from poslab.bundle import check, module
+from poslab.bundle import module
 from poslab.bundle.copies import build_stack
 from poslab.bundle.data import BundleData
 from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, losses
@@ -506,11 +506,6 @@ def test_torch_s_random_state_is_left_alone() -> None:
     first, second = (stack(torch.zeros(2, 1, 12, dtype=torch.int64), [12, 9]) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(first, second)
-
-
-def test_memory_is_unlimited_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("os.sysconf")
-    assert check.memory_bytes() == float("inf")
 
 
 def test_a_diagnostic_that_fails_in_one_copy_ends_nothing(

@@ -14,7 +14,7 @@ from test_resume import stopped_at
 from poslab.checkpoints import room_for
 from poslab.config import ConfigError
 from poslab.preflight import preflight
-from poslab.results import RunFolder, human_size
+from poslab.results import RunFolder
 from poslab.sweeps import checked_job
 
 __all__ = ["whole"]
@@ -199,10 +199,3 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(ConfigError, match=r"cannot write to .*Read-only file system"):
         RunFolder(tmp_path).check_writable()
-
-
-@pytest.mark.parametrize(
-    ("n", "text"), [(999, "999 bytes"), (1500, "1.5 kB"), (2 * 10**9, "2.0 GB"), (10**16, "10000.0 TB")]
-)
-def test_sizes_for_people(n: int, text: str) -> None:
-    assert human_size(n) == text

@@ -125,6 +125,16 @@ def test_a_short_run_says_what_matters_and_nothing_else(tmp_path: Path, capfd: p
     assert lines[-1].startswith("see it: tensorboard --logdir outputs/runs/copy-learned-d32-h4-s0_")
 
 
+def test_what_a_library_warns_of_is_in_the_log_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record = logging.LogRecord("py.warnings", logging.WARNING, "", 0, "UserWarning: too many workers", (), None)
+    handler = cli.ConsoleHandler()
+    handler.handle(record)
+    assert capsys.readouterr().out == ""
+    record.name = "poslab.experiment"
+    handler.handle(record)
+    assert capsys.readouterr().out == "UserWarning: too many workers\n"
+
+
 def test_a_run_that_diverges_ends_in_one_line(tmp_path: Path):
     said = typed(tmp_path, "optimizer.lr=1e10", "diagnostics=none", "hydra.run.dir=run")
     assert said.startswith("error: train/loss is nan at step ")
@@ -173,8 +183,26 @@ def test_cfg_job_shows_the_configuration_with_the_overrides(tmp_path: Path, caps
         (["pos=null"], ["pos=null chooses nothing", "none, rope, sinusoidal"]),
         (["-m", "diagnostics=none,null"], ["diagnostics=null chooses nothing", "heads", "position_table"]),
         (["diagnostics=[heads,foo]"], ["diagnostics=foo", "heads", "position_table"]),
+        (["--seed", "1"], ["unrecognized arguments: --seed", "--help"]),
+        (["pos=none", "-m", "seed=1"], ["unrecognized arguments: seed=1", "together"]),
+        (["--cfg"], ["--cfg", "expected one argument"]),
+        (["hydra.run.dir=é"], ["hydra.run.dir", "é", "quotes"]),
+        (["hydra.run.dir='\udcff'"], ["hydra.run.dir", "\\udcff", "no UTF-8"]),
+        (["model.token_init='a\x1b[31m\nb'"], ["model.token_init=a\\x1b[31m b"]),
+        (["two\nlines"], ["'two lines' sets nothing"]),
+        ([f"seed={'9' * 5000}"], ["seed", "5000 digits"]),
+        ([f"model.token_init={'x' * 5000}"], ["model.token_init=xxx", "xxx ... xxx", "choose one of normal"]),
+        (["hydra.run.dir=" + "x" * 300], ["cannot write to xxx", "too long", "hydra.run.dir="]),
+        (["-m", "hydra.sweep.dir=" + "x" * 300], ["cannot write to xxx", "too long", "hydra.sweep.dir="]),
+        (["hydra.output_subdir=''"], ["hydra.output_subdir=", "no name"]),
+        (["-m", "hydra.output_subdir=../x", "seed=0,1"], ["hydra.output_subdir=../x", "no name"]),
+        (["hydra.job.name=a/b"], ["hydra.job.name=a/b", "without a slash"]),
+        (["hydra.job.chdir=${seed}"], ["hydra.job.chdir", "seed"]),
+        (["hydra.verbose=3"], ["Hydra", "AssertionError"]),
+        (["diagnostics=[[],heads]"], ["Hydra", "TypeError"]),
+        (["hydra.sweeper.params={seed:'0,1'}"], ["hydra.sweeper.params"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: ascii(" ".join(value))[:60] if isinstance(value, list) else None,
 )
 def test_what_a_person_may_mistype(arguments: list[str], parts: list[str], tmp_path: Path):
     said = typed(tmp_path, *arguments)
@@ -310,6 +338,11 @@ def test_preflight_passes_the_default_job(tmp_path: Path):
         (ConfigError("a=1 is\n   wrong"), "a=1 is wrong"),
         (DivergedError("train/loss is nan"), "train/loss is nan"),
         (ValueError("d_model 3"), "d_model 3"),
+        (
+            MemoryError("Unable to allocate 4 GiB"),
+            "out of memory (Unable to allocate 4 GiB); "
+            "use a smaller data.batch_size, data.val_batch_size, model or task.length",
+        ),
         (RuntimeError("boom\nbang"), "RuntimeError: boom bang (POSLAB_DEBUG=1 shows the traceback)"),
         (ValueError(), "ValueError: (POSLAB_DEBUG=1 shows the traceback)"),
         (HydraException("one\ntwo\nSee https://hydra.cc/x"), "one two"),

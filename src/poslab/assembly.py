@@ -6,6 +6,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from poslab.config import ConfigError, ModelConfig, TrainConfig, check_target, did_you_mean
+from poslab.memory import memory_bytes, needs_of_model, require
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from poslab.positions import PositionScheme
 
 T = TypeVar("T")
-MOST_NUMBERS = 2**29
-"""In one table: two gigabytes of floats."""
 
 
 def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T:
@@ -52,7 +51,7 @@ def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T
     filled = {name: value for name, value in offered.items() if name in accepted}
     try:
         return found(**arguments, **filled)
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"{key}: {' '.join(str(error).split())}") from error
 
 
@@ -106,26 +105,33 @@ def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
     )
 
 
+def check_model_fits(config: TrainConfig, task: Task) -> None:
+    """Refuse a model that is larger than the memory, before a part of it is made.
+
+    Raises:
+        ConfigError: one line that names the values and the way out.
+    """
+    from poslab.model import check_context
+
+    try:
+        check_context(config.model.max_context_length or task.seq_len)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    require(needs_of_model(config, task), memory_bytes(), config, task)
+
+
 def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
     """The model, with fresh parameters from torch's global random state.
 
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    from poslab.model import TokenEmbedding, check_context
+    from poslab.model import TokenEmbedding
 
     model = config.model
     vocab_size = model.vocab_size or task.vocab_size
     context = model.max_context_length or task.seq_len
-    try:
-        # First: a table of so many rows may be more than there is memory for.
-        check_context(context)
-    except ValueError as error:
-        raise ConfigError(f"model: {error}") from error
-    if vocab_size * model.d_model > MOST_NUMBERS:
-        raise ConfigError(
-            f"a token table of {vocab_size} rows and model.d_model={model.d_model} is too large; use smaller ones"
-        )
+    check_model_fits(config, task)
     positions = build_positions(config, task)
     try:
         table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)

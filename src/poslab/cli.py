@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -33,6 +34,10 @@ def debugging() -> bool:
     return os.environ.get("POSLAB_DEBUG", "0") not in ("", "0")
 
 
+LONGEST_LINE = 1000
+"""Of an error, in characters."""
+
+
 class ConsoleHandler(logging.StreamHandler[Any]):
     """Writes to whatever ``sys.stdout`` is now: a live progress bar puts itself there and prints lines above itself."""
 
@@ -43,6 +48,10 @@ class ConsoleHandler(logging.StreamHandler[Any]):
         """Say no more to someone who has stopped listening (``| head``); the run and its log file go on."""
         if not isinstance(sys.exc_info()[1], BrokenPipeError):
             super().handleError(record)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """What libraries warn of goes to the run's log file; a person can do nothing about it."""
+        return (record.name != "py.warnings" or debugging()) and bool(super().filter(record))
 
     @property
     def stream(self) -> Any:
@@ -64,6 +73,26 @@ def one_line_errors(config_dir: Path) -> Iterator[None]:
         if debugging():
             raise
         sys.exit(130)
+
+
+def check_typed() -> None:
+    """Refuse what Hydra would refuse with a page of usage, and bytes that are no text, which no file here could hold.
+
+    Raises:
+        ConfigError: one line that names the words and the way out.
+    """
+    for word in sys.argv[1:]:
+        if not word.isascii() and word != word.encode("utf-8", "replace").decode():
+            raise schema.ConfigError(f"'{word}' holds bytes that are no UTF-8; type it in another way")
+
+    def refuse(message: str) -> NoReturn:
+        _, _, words = message.partition("unrecognized arguments: ")
+        together = "write the overrides together, all before the flags or all behind them; " if "=" in words else ""
+        raise schema.ConfigError(f"{message}; {together}see python train.py --help")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.parse_args()
 
 
 def require_preflight() -> None:
@@ -122,6 +151,14 @@ def in_sweep() -> bool:
 class Preflight(Callback):
     """Refuses a bad configuration before Hydra makes a folder for it."""
 
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            check_names(config)
+        except Exception as error:
+            if debugging():
+                traceback.print_exc()
+            raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
+
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         if is_second_rank():
             return
@@ -130,12 +167,35 @@ class Preflight(Callback):
 
             # First: the folder's name is made from the configuration.
             schema.checked(config)
+            check_names(config)
             preflight(config, Path(config.hydra.run.dir))
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
             if debugging():
                 traceback.print_exc()
             raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
+
+
+def check_names(config: DictConfig) -> None:
+    """Refuse names of files that Hydra could not make in a run's folder, or whose own config.yaml would be the run's.
+
+    Raises:
+        ConfigError: names the value and the way out.
+    """
+    # Hydra looks at it when the folder is there already, and then without the other settings.
+    OmegaConf.to_container(OmegaConf.masked_copy(config, "hydra").hydra.job, resolve=True)
+    subdir, job = config.hydra.output_subdir, config.hydra.job.name
+    if subdir is not None and (os.path.normpath(subdir) == "." or subdir.startswith(("/", "..")) or too_long(subdir)):
+        raise schema.ConfigError(
+            f"hydra.output_subdir={subdir} is no name in the run's folder; give one, .hydra say, or null"
+        )
+    if os.path.basename(job) != job or too_long(f"{job}.log"):
+        raise schema.ConfigError(f"hydra.job.name={job} is no name of a file; give another, without a slash")
+
+
+def too_long(path: str) -> bool:
+    """Whether file systems have no room for a name in it."""
+    return any(len(os.fsencode(name)) > 255 for name in path.split("/"))
 
 
 def is_second_rank() -> bool:
@@ -151,18 +211,72 @@ def main_config_dir(config: DictConfig) -> Path:
 
 def explain(error: BaseException, config_dir: Path) -> str:
     """One line for an error: what was wrong, which values, what to do."""
+    return one_line(_explain(error, config_dir))
+
+
+def one_line(text: str) -> str:
+    """A text that a terminal shows on one line, whatever values are in it; a very long one without its middle."""
+    words = " ".join(text.split())
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
+    if len(shown) <= LONGEST_LINE:
+        return shown
+    return f"{shown[: LONGEST_LINE // 2]} ... {shown[-LONGEST_LINE // 2 :]}"
+
+
+def _explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, MissingConfigException):
         return _explain_choice(str(error), config_dir)
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return f"'{error.override}' sets nothing; write key=value, pos=sinusoidal say; see python train.py --help"
+    if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
+        return f"out of memory ({error}); use a smaller data.batch_size, data.val_batch_size, model or task.length"
+    if isinstance(error, OverrideParseException):
+        return _explain_override(error)
+    if "integer string conversion" in str(error):
+        return _explain_digits()
     if "Config group override must be a string or a list" in str(error):
         return _explain_null_choice(config_dir)
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         return _explain_hydra(error, config_dir)
     line = " ".join(str(error).split())
-    if isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
+    if not line:
+        line = _where(error)
+    elif isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
         return line
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename} cannot be used ({error.strerror}); give another"
+    if _raised_by_hydra(error):
+        return f"Hydra makes nothing of what was typed ({type(error).__name__}: {line}); see python train.py --help"
     return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
+
+
+def _raised_by_hydra(error: BaseException) -> bool:
+    """Whether it comes from the inside of Hydra, which does not expect every value that its grammar can say."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = Path(frames[-1].filename).parts if frames else ()
+    return "hydra" in package or "omegaconf" in package
+
+
+def _where(error: BaseException) -> str:
+    """The function that raised it, for an error without a text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _explain_override(error: OverrideParseException) -> str:
+    typed = error.override
+    key, equals, value = typed.partition("=")
+    if not equals:
+        return f"'{typed}' sets nothing; write key=value, pos=sinusoidal say; see python train.py --help"
+    if re.fullmatch(r"[+~]*[A-Za-z_][\w./@:-]*", key, re.ASCII):
+        return (
+            f"{key}: {value} cannot be read; put a value with other characters in quotes within quotes: \"{key}='...'\""
+        )
+    return f"'{typed}' cannot be read: '{key}' is no name of a key; see python train.py --help"
+
+
+def _explain_digits() -> str:
+    """Python does not say which number was too long to read; what was typed does."""
+    typed = next((one for one in sys.argv[1:] if re.search(r"\d{4300}", one)), "a value")
+    return f"{typed.partition('=')[0]} is a number of {len(typed.partition('=')[2])} digits; give a shorter one"
 
 
 def _explain_choice(text: str, config_dir: Path) -> str:

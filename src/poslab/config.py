@@ -19,6 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 
 PACKAGE = "poslab"
 DIAGNOSTICS = Path(__file__).parent / "diagnostics"
+MOST_PROCESSES = 256
+"""That one job may start: a slip of the keyboard must not fill a machine's process table."""
+MOST_THREADS = 1024
+MOST_WIDTH = 2**20
+MOST_WHOLE = 2**63 - 1
+MOST_NUMBER = 1e20
+"""Of a setting that is no whole number: far above it, products of two of them leave the range of fp32."""
 
 
 class ConfigError(ValueError):
@@ -43,8 +50,14 @@ def _one_of(key: str, value: str, choices: Collection[str]) -> None:
 
 def _at_least(minimum: float, **values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not (math.isfinite(value) and value >= minimum):
+        if value is not None and not value >= minimum:
             raise ConfigError(f"{name.replace('__', '.')}={value} must be at least {minimum}")
+
+
+def _at_most(maximum: int, **values: int) -> None:
+    for name, value in values.items():
+        if value > maximum:
+            raise ConfigError(f"{name.replace('__', '.')}={value} must be at most {maximum}")
 
 
 @dataclass(kw_only=True)
@@ -64,6 +77,7 @@ class DataConfig:
             data__val_batch_size=self.val_batch_size,
         )
         _at_least(0, data__num_workers=self.num_workers)
+        _at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
 
 
 @dataclass(kw_only=True)
@@ -91,6 +105,8 @@ class ModelConfig:
             model__max_context_length=self.max_context_length,
             model__vocab_size=self.vocab_size,
         )
+        # Its square is the least that a layer has, and to list the divisors of a huge one takes minutes.
+        _at_most(MOST_WIDTH, model__d_model=self.d_model)
         if self.d_model % self.n_heads:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
             raise ConfigError(
@@ -159,6 +175,7 @@ class TrainerConfig:
             trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
         )
         _at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
+        _at_most(MOST_PROCESSES, trainer__devices=self.devices)
         if self.devices > 1 and self.strategy != "ddp":
             raise ConfigError(f"trainer.devices={self.devices} needs trainer=ddp to train on more than one device")
         if self.max_steps != -1 and self.max_steps < 1:
@@ -167,6 +184,8 @@ class TrainerConfig:
             raise ConfigError(f"trainer.gradient_clip_norm={self.gradient_clip_norm} must be above 0, or null")
         if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
             raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
+        if self.threads != "auto":
+            _at_most(MOST_THREADS, trainer__threads=int(self.threads))
 
 
 @dataclass(kw_only=True)
@@ -330,9 +349,29 @@ def checked(config: DictConfig) -> TrainConfig:
         raise ConfigError(
             f"no value for {', '.join(missing)}; give one as key=value (python train.py --help lists them)"
         )
+    _check_numbers(OmegaConf.to_container(typed))
     result = OmegaConf.to_object(typed)
     assert isinstance(result, TrainConfig)
     return result
+
+
+def _check_numbers(node: Any, key: str = "") -> None:
+    """Refuse numbers that a computer does not count with, wherever they stand.
+
+    Raises:
+        ConfigError: names the key, the value and the bound.
+    """
+    if isinstance(node, dict):
+        for name, value in node.items():
+            _check_numbers(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for value in node:
+            _check_numbers(value, key)
+    elif isinstance(node, float) and not abs(node) <= MOST_NUMBER:
+        raise ConfigError(f"{key}={node} must be a finite number, at most {MOST_NUMBER:g}")
+    elif isinstance(node, int) and abs(node) > MOST_WHOLE:
+        # Not the number itself: Python writes no more than 4300 digits.
+        raise ConfigError(f"{key} is a number of about {node.bit_length() * 0.30103:.0f} digits; it must be below 2^63")
 
 
 def _unique() -> str:

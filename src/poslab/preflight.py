@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from poslab.assembly import build_model, build_task
+from poslab.assembly import build_model, build_task, check_model_fits
 from poslab.compiling import check_compiler
 from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
+from poslab.memory import check_memory
 from poslab.results import RunFolder
 from poslab.resume import named_checkpoint
 from poslab.tasks import Task
@@ -42,12 +43,14 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
 
 
 def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
-    """The model of a job; refuses one whose model, diagnostics or copies cannot be built or compiled. Needs torch.
+    """The model of a job; refuses one that does not fit, or cannot be built or compiled in all its parts. Needs torch.
 
     Raises:
         ConfigError: one line that names the values and the way out.
     """
     check_compiler(job)
+    check_model_fits(job, task)
+    check_memory(job, task)
     model = build_model(job, task)
     # Not at the top: it loads matplotlib, and a typing error is answered at once.
     from poslab.bundle.check import check_copies

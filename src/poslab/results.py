@@ -9,6 +9,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -103,7 +104,8 @@ class RunFolder:
 
     def taken(self) -> bool:
         """Whether a run has claimed this folder."""
-        return (self.path / CONFIG_FILE).exists()
+        # Not Path.exists, which raises where a name is too long or a folder must not be read.
+        return os.path.exists(self.path / CONFIG_FILE)
 
     def check_usable(self) -> None:
         """Make sure a run can be written here, before anything is.
@@ -118,30 +120,8 @@ class RunFolder:
         self.check_writable()
 
     def check_writable(self, room: int = 0) -> None:
-        """Make sure that files can be written here, and that there is room for them.
-
-        Args:
-            room: bytes that they will take.
-
-        Raises:
-            ConfigError: they cannot, or there is not.
-        """
-        # Nothing may be made yet: the nearest folder that is there says whether this one can be.
-        path = self.path.absolute()
-        nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        try:
-            with tempfile.TemporaryFile(dir=nearest):
-                pass
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write to {self.path} ({error.strerror}); choose a folder of yours with hydra.run.dir="
-            ) from error
-        free = shutil.disk_usage(nearest).free
-        if free < room:
-            raise ConfigError(
-                f"{self.path} has {human_size(free)} free and the run needs about {human_size(room)} for its "
-                "checkpoints and pictures; make room, or choose a folder elsewhere with hydra.run.dir="
-            )
+        """See `check_writable`."""
+        check_writable(self.path, "hydra.run.dir", room)
 
     def clear_parts(self) -> None:
         """Remove what a killed process was writing, which nobody will go on with."""
@@ -198,14 +178,13 @@ class RunFolder:
         )
 
 
-def human_size(n_bytes: int) -> str:
-    """``1.5 GB``: with as much as a person needs."""
-    size, unit = float(n_bytes), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+def as_text(size: float) -> str:
+    """Bytes as a person says them."""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1e} PiB" if size >= 1e4 else f"{size:.1f} PiB"
 
 
 def write_atomically(path: Path, content: bytes | memoryview, durable: bool = False) -> None:

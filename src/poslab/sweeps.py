@@ -6,6 +6,7 @@ folder only, so all launchers leave the same.
 
 import json
 import logging
+import os
 import re
 import shlex
 from collections import Counter
@@ -24,7 +25,7 @@ from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
 from poslab.preflight import check_buildable
 from poslab.report import tensorboard_command
-from poslab.results import CLAIMS_FILE, INVALID_FILE, SUPERSEDED, write_atomically
+from poslab.results import CLAIMS_FILE, INVALID_FILE, SUPERSEDED, check_writable, write_atomically
 from poslab.resume import job_key, stored_result, stored_status
 
 log = logging.getLogger(__name__)
@@ -275,6 +276,7 @@ def sweep_folder(config: DictConfig) -> Path:
     new = Path(config.hydra.sweep.dir)
     wanted = config.sweep.resume
     if wanted is None:
+        check_writable(new, "hydra.sweep.dir")
         if (new / PLAN_FILE).exists():
             raise ConfigError(f"{new} already holds a sweep; go on with it by sweep.resume={new}, or choose another")
         return new
@@ -283,7 +285,7 @@ def sweep_folder(config: DictConfig) -> Path:
         if not plans:
             raise ConfigError(f"sweep.resume=latest, but there is no sweep in {new.parent}")
         return plans[-1].parent
-    if not (Path(wanted) / PLAN_FILE).exists():
+    if not os.path.exists(Path(wanted) / PLAN_FILE):
         raise ConfigError(f"sweep.resume={wanted} holds no sweep ({PLAN_FILE} is missing); give the folder of one")
     return Path(wanted)
 

@@ -1,6 +1,5 @@
 """What can be refused of a bundle before a folder is made."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +7,9 @@ import torch
 
 from poslab.bundle.copies import build_stack
 from poslab.config import ConfigError, TrainConfig
+from poslab.memory import A_PARAMETER, memory_bytes
 from poslab.model import LanguageModel, count_parameters
 from poslab.tasks import Task
-
-BYTES_A_PARAMETER = 4 * 4
-"""Its value, its gradient and Adam's two averages, in fp32."""
 
 
 def check_copies(job: TrainConfig, task: Task, model: LanguageModel) -> None:
@@ -31,7 +28,7 @@ def check_copies(job: TrainConfig, task: Task, model: LanguageModel) -> None:
     # The activations of a layer are about 20 D a token, its scores (H, T) three times over, the head's output twice.
     tokens = job.data.batch_size * task.seq_len
     a_token = model.token_embedding.d_model * 20 + 3 * job.model.n_heads * task.seq_len
-    a_copy = count_parameters(model) * BYTES_A_PARAMETER
+    a_copy = count_parameters(model) * A_PARAMETER
     a_copy += 4 * tokens * (a_token * job.model.n_layers + 2 * model.vocab_size)
     if job.seeds * a_copy > memory_bytes():
         raise ConfigError(
@@ -50,11 +47,3 @@ def check_copies(job: TrainConfig, task: Task, model: LanguageModel) -> None:
             f"seeds={job.seeds}: this model cannot be trained as copies at once ({reason}); "
             f"use -m seed={job.seed},{job.seed + 1},... instead"
         ) from error
-
-
-def memory_bytes() -> float:
-    """Of this machine; infinite where the system does not tell."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return float("inf")

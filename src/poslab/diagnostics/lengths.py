@@ -11,7 +11,11 @@ from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
 from poslab.diagnostics.figures import TICK_SIZE, Plot
 from poslab.lengths import AtLength, at_lengths
+from poslab.memory import TOKEN, memory_bytes
 from poslab.model import LanguageModel
+from poslab.results import as_text
+from poslab.model.attention import MOST_CONTEXT
+from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
 
@@ -75,6 +79,17 @@ class Lengths(Diagnostic):
             raise ValueError(f"n_examples={n_examples} must be at least 1")
         self.lengths = None if lengths is None else sorted(set(lengths))
         self.n_examples = n_examples
+
+    def check(self, task: Task, max_context_length: int) -> None:
+        for length in default_lengths(task.lengths) if self.lengths is None else self.lengths:
+            n_tokens = task.seq_len_at(length)
+            size = 2 * TOKEN * self.n_examples * n_tokens
+            # A longer one is out of reach, and never made.
+            if n_tokens <= MOST_CONTEXT and size > memory_bytes():
+                raise ValueError(
+                    f"n_examples={self.n_examples} at length {length} would take at least {as_text(size)}, and there "
+                    f"are {as_text(memory_bytes())}; use fewer"
+                )
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         trained = probe.data.task.lengths

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from poslab.positions.base import PositionScheme, distances
 
+MOST_HIDDEN = 2**16
+
 
 class FIRE(PositionScheme):
     """Adds ``f_h(psi(i - j) / psi(max(L0, i)))`` to the scores, with ``psi(x) = log(c x + 1)``.
@@ -27,6 +29,10 @@ class FIRE(PositionScheme):
 
     def __init__(self, n_heads: int, hidden: int = 32, c: float = 0.1, threshold: float = 64.0) -> None:
         super().__init__()
+        if hidden > MOST_HIDDEN:
+            raise ValueError(
+                f"hidden {hidden} must be at most {MOST_HIDDEN}: each pair of positions has so many numbers"
+            )
         if n_heads < 1 or hidden < 1 or not c > 0 or not threshold > 0:
             raise ValueError(
                 f"n_heads {n_heads} and hidden {hidden} must be at least 1, c {c} and threshold {threshold} above 0"

@@ -29,6 +29,11 @@ def t5_bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
     return starts
 
 
+MOST_BUCKETS = 1024
+MOST_DISTANCE = 2**20
+"""The borders are found in whole numbers, whose digits grow with both."""
+
+
 class T5Bias(PositionScheme):
     """Adds a learned number per bucket and head to the scores, shared by all layers: ``n_buckets * H`` parameters.
 
@@ -55,6 +60,11 @@ class T5Bias(PositionScheme):
             raise ValueError(
                 f"n_buckets {n_buckets} must be even, max_distance {max_distance} above half of it, "
                 f"and n_heads {n_heads} at least 1"
+            )
+        if n_buckets > MOST_BUCKETS or max_distance > MOST_DISTANCE:
+            raise ValueError(
+                f"n_buckets {n_buckets} must be at most {MOST_BUCKETS}, and max_distance {max_distance} at most "
+                f"{MOST_DISTANCE}"
             )
         self.n_buckets = n_buckets
         self.max_distance = max_distance
