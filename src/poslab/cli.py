@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 # Registers the schema and the folder names with Hydra.
 from poslab import config as schema
+from poslab.ranks import check_ranks, is_second_rank, rank, started_by_first_rank
 from poslab.results import DivergedError
 
 
@@ -44,9 +45,25 @@ class ConsoleHandler(logging.StreamHandler[Any]):
         if not isinstance(sys.exc_info()[1], BrokenPipeError):
             super().handleError(record)
 
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Every rank comes to the same lines; the first one says them."""
+        return not is_second_rank() and bool(super().filter(record))
+
     @property
     def stream(self) -> Any:
         return sys.stdout
+
+
+class LogFile(logging.FileHandler):
+    """The run's log, which the first rank writes; what went wrong in another one goes into a file of that one."""
+
+    def __init__(self, filename: str, **options: Any) -> None:
+        path = Path(filename)
+        super().__init__(path.with_suffix(f".rank{rank()}{path.suffix}") if is_second_rank() else path, **options)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        wrong = record.exc_info is not None or record.levelno >= logging.WARNING
+        return (wrong or not is_second_rank()) and bool(super().filter(record))
 
 
 @contextmanager
@@ -80,7 +97,11 @@ def job_errors(config_dir: Path) -> Iterator[None]:
     except Exception as error:
         if debugging() or in_sweep():
             raise
-        raise SystemExit(f"error: {explain(error, config_dir)}") from None
+        if is_second_rank() and isinstance(error, (schema.ConfigError, DivergedError)):
+            # The first rank has come to the same end, and says so.
+            raise SystemExit(1) from None
+        where = f"rank {rank()}: " if is_second_rank() else ""
+        raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
 
 
 def folder_and_overrides() -> tuple[Path, list[str]]:
@@ -123,24 +144,23 @@ class Preflight(Callback):
     """Refuses a bad configuration before Hydra makes a folder for it."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if is_second_rank():
+        if started_by_first_rank():
             return
         try:
             from poslab.preflight import preflight
 
             # First: the folder's name is made from the configuration.
-            schema.checked(config)
-            preflight(config, Path(config.hydra.run.dir))
+            job = schema.checked(config)
+            check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
+            # The folder is the first rank's to claim.
+            preflight(config, None if is_second_rank() else Path(config.hydra.run.dir))
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
             if debugging():
                 traceback.print_exc()
+            if is_second_rank():
+                raise SystemExit(1) from None
             raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
-
-
-def is_second_rank() -> bool:
-    """Whether this process was started by another rank of the same run, which has checked everything."""
-    return int(os.environ.get("LOCAL_RANK", "0")) > 0 or int(os.environ.get("RANK", "0")) > 0
 
 
 def main_config_dir(config: DictConfig) -> Path:

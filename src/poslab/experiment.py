@@ -23,9 +23,9 @@ from poslab.bundle.copies import Copies, build_stack, open_copies
 from poslab.bundle.data import BundleData
 from poslab.bundle.exports import CopyExports
 from poslab.bundle.module import BundleModule
-from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
+from poslab.determinism import deterministic_algorithms
 from poslab.devices import check_device, device_name
 from poslab.diagnostics import Gallery, OfEachCopy, build_diagnostics, looking
 from poslab.loggers import MetricsTable, RunTensorBoard
@@ -33,9 +33,11 @@ from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
+from poslab.ranks import is_second_rank
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, model_settings, open_folder, stored_result
+from poslab.resume import Start, job_key, model_settings, open_folder, stored_result
+from poslab.strategies import Agreement, LostRankError, SharedLook, build_strategy
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 SIMILARITY = "neighbour_similarity/offset_1"
 # The numbers that the HParams tab compares runs by.
 IN_HPARAMS = ("val/loss", "val/accuracy", "val/exact_match", "train/loss", "parameters/total", SIMILARITY)
+FROM_THE_BEGINNING = Start(None, 0)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -67,7 +70,12 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     started = time.perf_counter()
     quieten()
     job = checked(config)
-    folder = RunFolder(path)
+    with deterministic_algorithms(job.deterministic):
+        return train(job, RunFolder(path), overrides, brief, started)
+
+
+def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: bool, started: float) -> float:
+    """`run`, of a configuration that has been checked."""
     start = open_folder(job, folder, overrides)
     if start is None:
         log.info("%s is complete already; nothing to do", folder.path)
@@ -93,7 +101,9 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         check_device(job)
         task = build_task(job)
         rows = job.data.batch_size * job.seeds
-        torch.set_num_threads(choose_threads(job.trainer.threads, rows, task.seq_len, job.model.d_model))
+        here = job.trainer.devices
+        rows = rows // (here * job.trainer.num_nodes)
+        torch.set_num_threads(choose_threads(job.trainer.threads, rows, task.seq_len, job.model.d_model, here))
         torch.manual_seed(job.seed)
         data: TaskData | BundleData
         if copies is None:
@@ -106,7 +116,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             model = stack.copy_of(0)
             module = BundleModule(stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps)
             data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
-        trainer = build_trainer(job, folder, table, board, brief, copies)
+        trainer = build_trainer(job, folder, table, board, brief, copies, start)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
         if board is not None and start.checkpoint is None:
@@ -133,7 +143,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             result = Result(
                 status=status,
                 error=None if error is None else describe(error),
-                metrics=final_metrics(table, model),
+                metrics=final_metrics(table, module.whole.model if isinstance(module, CopyModule) else model),
                 parameters={} if model is None else parameters_by_part(model.parts()),
                 batches_by_length=batches_by_length(module.batches_by_seq_len, task)
                 if isinstance(module, CopyModule)
@@ -172,9 +182,11 @@ def build_trainer(
     board: RunTensorBoard | None,
     brief: bool = False,
     copies: Copies | None = None,
+    start: Start = FROM_THE_BEGINNING,
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
-    callbacks: list[Callback] = [EpochLines(table)]
+    agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
+    callbacks: list[Callback] = [Agreement(agreed), SharedLook(), EpochLines(table)]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
@@ -203,7 +215,8 @@ def build_trainer(
         default_root_dir=folder.path,
         accelerator=job.trainer.accelerator,
         devices=job.trainer.devices,
-        strategy=job.trainer.strategy,
+        num_nodes=job.trainer.num_nodes,
+        strategy=build_strategy(job, folder.path, partial(record_lost_rank, job, folder, table)),
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
         # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
         max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
@@ -217,6 +230,23 @@ def build_trainer(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def record_lost_rank(job: TrainConfig, folder: RunFolder, table: MetricsTable, reason: str) -> None:
+    """Say what is to be known of a run whose first rank waits for one that is gone and cannot say it itself."""
+    lost = LostRankError(reason)
+    overrides = stored_result(folder.path).get("overrides", ())
+    folder.finish(
+        Result(
+            status="failed",
+            error=describe(lost),
+            metrics=final_metrics(table, None),
+            overrides=overrides,
+            seed=job.seed,
+        )
+    )
+    table.save()
+    log.error("error: %s; the run has ended", reason)
 
 
 def wants_progress_bar(setting: str) -> bool:
@@ -343,4 +373,6 @@ def quieten() -> None:
     # Other diagnostics may be asked for when a run goes on.
     warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    # Nothing here changes logits in place.
+    warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

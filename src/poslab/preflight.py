@@ -11,8 +11,12 @@ from poslab.results import RunFolder
 from poslab.tasks import Task
 
 
-def preflight(config: DictConfig, folder: Path) -> TrainConfig:
+def preflight(config: DictConfig, folder: Path | None) -> TrainConfig:
     """The configuration, checked against itself, the task, the scheme and the disk; cheapest first.
+
+    Args:
+        config: as composed.
+        folder: where the run will write; None where that is another process's to check.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -20,7 +24,7 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     """
     job = checked(config)
     task = build_task(job)
-    if not (job.resume and RunFolder(folder).taken()):
+    if folder is not None and not (job.resume and RunFolder(folder).taken()):
         RunFolder(folder).check_usable()
     check_buildable(job, task)
     check_device(job)
