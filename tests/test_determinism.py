@@ -1,6 +1,9 @@
 """Same seed, same numbers: what `deterministic` switches on, and that nothing else of a process moves them."""
 
+import json
 import os
+import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,8 @@ def test_a_job_is_the_same_alone_and_after_others_in_one_process(tmp_path: Path)
         torch.rand(7)
         assert table(train(tmp_path / name, *QUIET, "seed=5", *own)) == alone, name
     assert table(train(tmp_path / "another", *QUIET, "seed=6")) != alone
+    result = json.loads((tmp_path / "alone/result.json").read_text())
+    assert result["seed"] == 5
+    assert result["versions"] == {"python": platform.python_version()} | {
+        name: version(name) for name in ("poslab", "torch", "lightning", "hydra-core", "tensorboard", "numpy")
+    }

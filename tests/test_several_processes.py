@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def patch(module):
     real, calls = module.token_loss, iter(range(int(os.environ["POSLAB_TEST_UPDATE"])))
 
     def loss(*tensors):
-        if int(os.environ.get("LOCAL_RANK", "0")) != int(os.environ["POSLAB_TEST_RANK"]) or next(calls, None) is not None:
+        if os.environ.get("LOCAL_RANK", "0") != os.environ["POSLAB_TEST_RANK"] or next(calls, None) is not None:
             return real(*tensors)
         if os.environ["POSLAB_TEST_DO"] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -70,15 +69,15 @@ def test_a_run_that_lost_a_rank_says_so_and_goes_on_as_if_nothing_had_happened(
 ) -> None:
     whole = start(*TWO[strategy], "hydra.run.dir=whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    began = time.monotonic()
     lost = start(*TWO[strategy], "hydra.run.dir=lost", cwd=tmp_path, **told(hook, "kill", 1, 14))
-    # Starting took its time too; thirty minutes is what a collective operation would have waited.
-    assert time.monotonic() - began < 120
     assert lost.returncode == 1
     assert re.fullmatch(r"error: LostRankError: rank 1 \(process \d+\) ended with exit code -9 .*\n", lost.stderr)
     result = result_of(tmp_path / "lost")
     assert result["status"] == "failed"
     assert re.fullmatch(r"LostRankError: rank 1 \(process \d+\) ended with exit code -9", result["error"])
+    # A collective operation by itself would have waited for thirty minutes.
+    written = [(tmp_path / "lost" / name).stat().st_mtime for name in ("checkpoints/last.ckpt", "result.json")]
+    assert written[1] - written[0] < 90
     again = start(*TWO[strategy], "hydra.run.dir=lost", "resume=auto", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     assert "resume from last.ckpt, step 10" in again.stdout

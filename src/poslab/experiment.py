@@ -186,7 +186,7 @@ def build_trainer(
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
     agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
-    callbacks: list[Callback] = [Agreement(agreed), SharedLook(), EpochLines(table)]
+    callbacks: list[Callback] = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), EpochLines(table)]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))

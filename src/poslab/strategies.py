@@ -192,14 +192,28 @@ class Agreement(Callback):
 
 
 class SharedLook(Callback):
-    """Puts a model that is shared among the ranks together before the diagnostics, which run on the first one only."""
+    """Puts a model that is shared among the ranks together before the diagnostics, which run on the first one only.
 
-    def __init__(self) -> None:
+    Args:
+        only_end: there are none, and nobody looks before the end.
+    """
+
+    def __init__(self, only_end: bool = False) -> None:
+        self.only_end = only_end
         self._step: int | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if isinstance(pl_module, CopyModule) and self._step != trainer.global_step:
-            self._step = trainer.global_step
-            pl_module.whole.gather()
+        if not self.only_end:
+            self._gather(trainer, pl_module)
 
-    on_validation_end = on_train_end = on_fit_end = on_train_start
+    on_validation_end = on_train_start
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._gather(trainer, pl_module)
+
+    on_fit_end = on_train_end
+
+    def _gather(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if isinstance(module, CopyModule) and self._step != trainer.global_step:
+            self._step = trainer.global_step
+            module.whole.gather()
