@@ -314,3 +314,30 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert_same_curves(train(tmp_path / "one", *AS_ONE), tmp_path / "two ranks")
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two ranks"))
     assert (two["status"], two["batches_by_length"]) == ("completed", one["batches_by_length"])
+
+
+def test_a_job_that_is_put_back_in_the_queue_goes_on_in_the_folder_of_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe of docs/multi_node.md; a run that began again in that folder would end with the same numbers."""
+    from poslab import module
+
+    updates, real = iter(range(25)), module.token_loss
+
+    def interrupted(*tensors: torch.Tensor) -> torch.Tensor:
+        if next(updates, None) is None:
+            raise KeyboardInterrupt
+        return real(*tensors)
+
+    command = ("hydra.run.dir=outputs/runs/slurm-77", "resume=auto", "data.steps_per_epoch=20", "trainer.max_epochs=2")
+    command += ("data.val_examples=32", "diagnostics=none", "logger=none")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "token_loss", interrupted)
+        assert typed(tmp_path, *command) == 130
+    trained: list[int] = []
+    monkeypatch.setattr(module, "token_loss", lambda *tensors: (trained.append(1), real(*tensors))[1])
+    assert typed(tmp_path, *command) is None
+    assert [path.name for path in (tmp_path / "outputs/runs").iterdir()] == ["slurm-77"]
+    assert json.loads((tmp_path / "outputs/runs/slurm-77/result.json").read_text())["status"] == "completed"
+    # Its last checkpoint was after 20 of 40 updates.
+    assert 15 <= len(trained) <= 20
