@@ -38,7 +38,8 @@ class Whole:
 
         shared, self._keeps = self.model, keeps
         # Before it is cut. Elsewhere nobody looks, and a second model would only take room.
-        self.model = copy.deepcopy(shared).cpu() if keeps else shared
+        # In evaluation mode, which whoever looks asks the shared one for: dropout would draw on this rank alone.
+        self.model = copy.deepcopy(shared).cpu().eval() if keeps else shared
         for block in [module for module in shared.modules() if isinstance(module, Block)]:
             fully_shard(block, mesh=mesh)
         # The rest together: a head that is the token table must stay in one group with it.
