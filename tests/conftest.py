@@ -26,6 +26,7 @@ SLOW = {
     "test_launcher_ray.py",
     "test_sweeps.py",
     "test_sweep_resume.py",
+    "test_several_processes.py",
     "test_comparison_browser.py",
 }
 

@@ -391,6 +391,7 @@ class Noisy(PositionScheme):
         (("seeds=0",), "seeds=0 must be at least 1"),
         (("seeds=2", "model.dropout=0.1"), r"seeds=2 with model.dropout=0.1: .*use -m seed=0,1,\.\.\. instead"),
         (("seeds=2", "trainer=ddp"), "seeds=2 with trainer=ddp: copies are trained on one device"),
+        (("seeds=2", "trainer=fsdp"), "seeds=2 with trainer=fsdp: copies are trained on one device"),
         (("seeds=3", "seed=4294967294"), r"seed=4294967294 with seeds=3 goes beyond 2\^32"),
         (("seeds=1000000000",), r"seeds=1000000000 at about \d+ MiB a copy does not fit the .* use at most \d+"),
     ],

@@ -362,20 +362,6 @@ def test_debugging_is_a_choice(value: str | None, wanted: bool, monkeypatch: pyt
     assert cli.debugging() is wanted
 
 
-@pytest.mark.parametrize(
-    ("environment", "wanted"),
-    [({}, False), ({"LOCAL_RANK": "0"}, False), ({"LOCAL_RANK": "1"}, True), ({"RANK": "3"}, True)],
-)
-def test_only_the_first_rank_checks_and_writes(
-    environment: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("LOCAL_RANK", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert cli.is_second_rank() is wanted
-
-
 def test_this_file_s_helper_puts_the_process_back(tmp_path: Path):
     before = (logging.getLogger().handlers[:], sys.argv[:], os.getcwd(), os.environ.get("HYDRA_FULL_ERROR"))
     typed(tmp_path, "model.d_mode=1")

@@ -1,6 +1,5 @@
 """Every file in conf/ is found by itself: it composes, passes the checks, builds, and trains a few steps."""
 
-import csv
 import dataclasses
 import inspect
 import shlex
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import CONF, compose, start, train
+from conftest import CONF, compose
 from omegaconf import OmegaConf
 from test_cli import typed
 
@@ -98,25 +97,6 @@ def test_every_scheme_goes_with_every_task(pos: str, task: str):
     job = checked(compose(f"pos={pos}", f"task={task}"))
     built = build_task(job)
     assert build_model(job, built).max_context_length == built.seq_len
-
-
-@pytest.mark.process
-def test_two_processes_train_as_one(tmp_path: Path):
-    sizes = ("trainer.max_steps=6", "data.val_examples=50", "diagnostics=none", "logger=none", "seed=4")
-    child = start("trainer=ddp", *sizes, "trainer.log_every_n_steps=1", "hydra.run.dir=two", cwd=tmp_path)
-    assert child.returncode == 0, child.stderr
-    assert child.stderr == ""
-    train(tmp_path / "one", *sizes, "trainer.log_every_n_steps=1")
-    one, two = (
-        list(csv.DictReader((tmp_path / name / "metrics.csv").read_text(encoding="utf-8").splitlines()))
-        for name in ("one", "two")
-    )
-    assert [row["step"] for row in one] == [row["step"] for row in two] == [str(step) for step in range(7)]
-    for a, b in zip(one, two, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert (a[name] == "") == (b[name] == "")
-            assert float(a[name] or 0) == pytest.approx(float(b[name] or 0), rel=1e-4), (name, a["step"])
 
 
 def test_the_default_job_is_the_lesson_s():

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 # Registers the schema and the folder names with Hydra.
 from poslab import config as schema
+from poslab.ranks import check_ranks, is_second_rank, rank, started_by_first_rank
 from poslab.results import DivergedError
 
 
@@ -50,12 +51,26 @@ class ConsoleHandler(logging.StreamHandler[Any]):
             super().handleError(record)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """What libraries warn of goes to the run's log file; a person can do nothing about it."""
-        return (record.name != "py.warnings" or debugging()) and bool(super().filter(record))
+        """The first rank speaks for all; what libraries warn of is for the log file: nobody can do anything about it."""
+        if is_second_rank() or (record.name == "py.warnings" and not debugging()):
+            return False
+        return bool(super().filter(record))
 
     @property
     def stream(self) -> Any:
         return sys.stdout
+
+
+class LogFile(logging.FileHandler):
+    """The run's log, which the first rank writes; what went wrong in another one goes into a file of that one."""
+
+    def __init__(self, filename: str, **options: Any) -> None:
+        path = Path(filename)
+        super().__init__(path.with_suffix(f".rank{rank()}{path.suffix}") if is_second_rank() else path, **options)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        wrong = record.exc_info is not None or record.levelno >= logging.WARNING
+        return (wrong or not is_second_rank()) and bool(super().filter(record))
 
 
 @contextmanager
@@ -109,7 +124,11 @@ def job_errors(config_dir: Path) -> Iterator[None]:
     except Exception as error:
         if debugging() or in_sweep():
             raise
-        raise SystemExit(f"error: {explain(error, config_dir)}") from None
+        if is_second_rank() and isinstance(error, (schema.ConfigError, DivergedError)):
+            # The first rank has come to the same end, and says so.
+            raise SystemExit(1) from None
+        where = f"rank {rank()}: " if is_second_rank() else ""
+        raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
 
 
 def folder_and_overrides() -> tuple[Path, list[str]]:
@@ -160,19 +179,23 @@ class Preflight(Callback):
             raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if is_second_rank():
+        if started_by_first_rank():
             return
         try:
             from poslab.preflight import preflight
 
             # First: the folder's name is made from the configuration.
-            schema.checked(config)
+            job = schema.checked(config)
             check_names(config)
-            preflight(config, Path(config.hydra.run.dir))
+            check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
+            # The folder is the first rank's to claim.
+            preflight(config, None if is_second_rank() else Path(config.hydra.run.dir))
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
             if debugging():
                 traceback.print_exc()
+            if is_second_rank():
+                raise SystemExit(1) from None
             raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
 
 
@@ -196,11 +219,6 @@ def check_names(config: DictConfig) -> None:
 def too_long(path: str) -> bool:
     """Whether file systems have no room for a name in it."""
     return any(len(os.fsencode(name)) > 255 for name in path.split("/"))
-
-
-def is_second_rank() -> bool:
-    """Whether this process was started by another rank of the same run, which has checked everything."""
-    return int(os.environ.get("LOCAL_RANK", "0")) > 0 or int(os.environ.get("RANK", "0")) > 0
 
 
 def main_config_dir(config: DictConfig) -> Path:

@@ -161,23 +161,26 @@ class TrainerConfig:
     threads: str
     checkpoint_every_n_steps: int | None = None
     checkpoint_every_minutes: float | None = None
+    num_nodes: int = 1
 
     def __post_init__(self) -> None:
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
-        _one_of("trainer.strategy", self.strategy, ("auto", "ddp"))
+        _one_of("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
         _one_of("trainer.precision", self.precision, ("32", "bf16"))
         _one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
         _at_least(
             1,
             trainer__devices=self.devices,
+            trainer__num_nodes=self.num_nodes,
             trainer__max_epochs=self.max_epochs,
             trainer__log_every_n_steps=self.log_every_n_steps,
             trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
         )
         _at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
-        _at_most(MOST_PROCESSES, trainer__devices=self.devices)
-        if self.devices > 1 and self.strategy != "ddp":
-            raise ConfigError(f"trainer.devices={self.devices} needs trainer=ddp to train on more than one device")
+        _at_most(MOST_PROCESSES, trainer__devices=self.devices, trainer__num_nodes=self.num_nodes)
+        for name, number in (("devices", self.devices), ("num_nodes", self.num_nodes)):
+            if number > 1 and self.strategy == "auto":
+                raise ConfigError(f"trainer.{name}={number} needs trainer=ddp to train on more than one device")
         if self.max_steps != -1 and self.max_steps < 1:
             raise ConfigError(f"trainer.max_steps={self.max_steps} must be at least 1, or -1 for no limit")
         if self.gradient_clip_norm is not None and not self.gradient_clip_norm > 0:
@@ -263,6 +266,7 @@ class TrainConfig:
     seeds: int = 1
     compile: bool = False
     ckpt_path: str | None = None
+    deterministic: bool = False
 
     @property
     def total_steps(self) -> int:
@@ -277,10 +281,11 @@ class TrainConfig:
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
         self._check_seeds()
-        if self.trainer.strategy == "ddp" and self.data.batch_size % self.trainer.devices:
+        if self.data.batch_size % (self.trainer.devices * self.trainer.num_nodes):
+            nodes = f" on trainer.num_nodes={self.trainer.num_nodes}" if self.trainer.num_nodes > 1 else ""
             raise ConfigError(
-                f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}; "
-                "choose a multiple"
+                f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}"
+                f"{nodes}; choose a multiple"
             )
         self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _of_another(name, one)}
         open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
@@ -304,8 +309,11 @@ class TrainConfig:
                 f"seeds={self.seeds} with model.dropout={self.model.dropout}: copies that are trained together cannot "
                 f"draw what each would alone; {one_by_one}"
             )
-        if self.trainer.strategy == "ddp":
-            raise ConfigError(f"seeds={self.seeds} with trainer=ddp: copies are trained on one device; {one_by_one}")
+        if self.trainer.strategy != "auto":
+            raise ConfigError(
+                f"seeds={self.seeds} with trainer={self.trainer.strategy}: copies are trained on "
+                f"one device; {one_by_one}"
+            )
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -43,7 +43,8 @@ class BatchStream(Dataset[TensorBatch]):
     Every rank makes the same whole batch and keeps its own rows, so the union over ranks is what one process sees.
 
     Raises:
-        ValueError: on access, a batch with a token or target outside the vocabulary.
+        ValueError: on access, a batch with a token or target outside the vocabulary, or one whose ranks would count
+            unlike many targets: the mean of their losses would not be the batch's.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class BatchStream(Dataset[TensorBatch]):
         self.split = split
         self.batch_size = batch_size
         self.vocab_size = vocab_size
+        self.world_size = world_size
         self.rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
 
     def __getitem__(self, step: int) -> TensorBatch:
@@ -76,6 +78,14 @@ class BatchStream(Dataset[TensorBatch]):
             raise ValueError(
                 f"task {type(self.task).__name__} made token id {worst}, outside the vocabulary [0, {self.vocab_size})"
             )
+        if self.world_size > 1 and self.batch_size % self.world_size == 0:
+            by_rank = (targets != IGNORED).reshape(self.world_size, -1).sum(axis=1)
+            if by_rank.min() != by_rank.max():
+                raise ValueError(
+                    f"task {type(self.task).__name__} made a batch whose rows count unlike many targets, "
+                    f"{by_rank.min()} to {by_rank.max()} a rank; train on one device, "
+                    "for the mean of the ranks' losses would not be the batch's"
+                )
         return TensorBatch(torch.from_numpy(tokens[self.rows].copy()), torch.from_numpy(targets[self.rows].copy()))
 
 

@@ -22,10 +22,10 @@ def visible_devices() -> list[str]:
 
 
 def check_device(job: TrainConfig) -> None:
-    """Refuse an accelerator that is not there.
+    """Refuse an accelerator that is not there, and more of them than there are.
 
     Raises:
-        ConfigError: ``trainer=gpu`` without a visible device.
+        ConfigError: ``trainer=gpu`` without a visible device, or more devices than are visible.
     """
     import torch
 
@@ -34,6 +34,12 @@ def check_device(job: TrainConfig) -> None:
         hidden = "" if named is None else f" ({VISIBLE}={named!r})"
         raise ConfigError(
             f"trainer.accelerator=gpu, but torch sees no GPU on this machine{hidden}; use trainer=auto or trainer=cpu"
+        )
+    there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if job.trainer.accelerator != "cpu" and 0 < there < job.trainer.devices:
+        raise ConfigError(
+            f"trainer.devices={job.trainer.devices}, but torch sees {there} on this machine; use at most {there}, or "
+            "trainer.accelerator=cpu"
         )
 
 

@@ -23,9 +23,9 @@ from poslab.bundle.data import BundleData
 from poslab.bundle.exports import CopyExports
 from poslab.bundle.module import BundleModule
 from poslab.checkpoints import Checkpoints, DurableFiles, room_for
-from poslab.cli import is_second_rank
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
+from poslab.determinism import deterministic_algorithms
 from poslab.devices import check_device, device_name
 from poslab.diagnostics import Gallery, OfEachCopy, build_diagnostics, looking
 from poslab.loggers import MetricsTable, RunTensorBoard
@@ -33,10 +33,12 @@ from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
+from poslab.ranks import is_second_rank
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, identity, model_settings, open_folder, run_folder_of, stored_result
+from poslab.resume import Start, identity, job_key, model_settings, open_folder, run_folder_of, stored_result
 from poslab.signals import Hold, as_stopped
+from poslab.strategies import Agreement, LostRankError, SharedLook, build_strategy
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
 
@@ -45,6 +47,7 @@ log = logging.getLogger(__name__)
 SIMILARITY = "neighbour_similarity/offset_1"
 # The numbers that the HParams tab compares runs by.
 IN_HPARAMS = ("val/loss", "val/accuracy", "val/exact_match", "train/loss", "parameters/total", SIMILARITY)
+FROM_THE_BEGINNING = Start(None)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -68,7 +71,12 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
     started = time.perf_counter()
     quieten()
     job = checked(config)
-    folder = RunFolder(path)
+    with deterministic_algorithms(job.deterministic):
+        return train(job, RunFolder(path), overrides, brief, started)
+
+
+def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: bool, started: float) -> float:
+    """`run`, of a configuration that has been checked."""
     start = open_folder(job, folder, overrides)
     if start is None:
         log.info("%s is complete already; nothing to do", folder.path)
@@ -98,7 +106,9 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
         check_device(job)
         task = build_task(job)
         rows = job.data.batch_size * job.seeds
-        torch.set_num_threads(choose_threads(job.trainer.threads, rows, task.seq_len, job.model.d_model))
+        here = job.trainer.devices
+        rows = rows // (here * job.trainer.num_nodes)
+        torch.set_num_threads(choose_threads(job.trainer.threads, rows, task.seq_len, job.model.d_model, here))
         torch.manual_seed(job.seed)
         data: TaskData | BundleData
         if copies is None:
@@ -117,7 +127,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
         if not is_second_rank():
             folder.check_writable(room_for(job, model))
-        trainer = build_trainer(job, folder, table, board, brief, copies, hold)
+        trainer = build_trainer(job, folder, table, board, brief, copies, hold, start)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
         if board is not None and (start.checkpoint is None or start.elsewhere):
@@ -145,7 +155,7 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 result = Result(
                     status=status,
                     error=None if error is None else describe(error),
-                    metrics=final_metrics(table, model),
+                    metrics=final_metrics(table, module.whole.model if isinstance(module, CopyModule) else model),
                     parameters={} if model is None else parameters_by_part(model.parts()),
                     batches_by_length=batches_by_length(module.batches_by_seq_len, task)
                     if isinstance(module, CopyModule)
@@ -186,9 +196,11 @@ def build_trainer(
     brief: bool = False,
     copies: Copies | None = None,
     hold: Hold | None = None,
+    start: Start = FROM_THE_BEGINNING,
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
-    callbacks: list[Callback] = [EpochLines(table)]
+    agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
+    callbacks: list[Callback] = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), EpochLines(table)]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
@@ -216,7 +228,8 @@ def build_trainer(
         default_root_dir=folder.path,
         accelerator=job.trainer.accelerator,
         devices=job.trainer.devices,
-        strategy=job.trainer.strategy,
+        num_nodes=job.trainer.num_nodes,
+        strategy=build_strategy(job, folder.path, partial(record_lost_rank, job, folder, table)),
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
         # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
         max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
@@ -231,6 +244,23 @@ def build_trainer(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def record_lost_rank(job: TrainConfig, folder: RunFolder, table: MetricsTable, reason: str) -> None:
+    """Say what is to be known of a run whose first rank waits for one that is gone and cannot say it itself."""
+    lost = LostRankError(reason)
+    overrides = stored_result(folder.path).get("overrides", ())
+    folder.finish(
+        Result(
+            status="failed",
+            error=describe(lost),
+            metrics=final_metrics(table, None),
+            overrides=overrides,
+            seed=job.seed,
+        )
+    )
+    table.save()
+    log.error("error: %s; the run has ended", reason)
 
 
 def wants_progress_bar(setting: str) -> bool:
@@ -359,3 +389,6 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # Ours is: a batch depends on the seed and its number alone.
     warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+    # Nothing here changes logits in place.
+    warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

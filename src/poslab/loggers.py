@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from poslab.cli import is_second_rank
+from poslab.ranks import is_second_rank
 from poslab.results import EVENTS, METRICS_FILE, Status, write_atomically
 
 

@@ -18,6 +18,7 @@ from poslab.data import TaskData, TensorBatch
 from poslab.metrics import Score, score, token_loss
 from poslab.model import LanguageModel
 from poslab.results import DivergedError
+from poslab.sharding import Whole, total_norm
 
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -124,6 +125,7 @@ class CopyModule(TrainingModule):
     ) -> None:
         super().__init__(optimizer, log_every_n_steps, total_steps)
         self.model = model
+        self.whole = Whole(model)
         self.settings = dict(settings or {})
         self._loss = compiled(model_loss) if compile else model_loss
         self._loss_to_log: Tensor | None = None
@@ -135,8 +137,13 @@ class CopyModule(TrainingModule):
     def forward(self, ids: Tensor) -> Tensor:
         return self.model(ids)
 
+    def configure_model(self) -> None:
+        # There is one where `trainer=fsdp` shares the model among the ranks.
+        if self.device_mesh is not None:
+            self.whole.share(self.device_mesh["data_parallel"], keeps=self.trainer.is_global_zero)
+
     def observed(self, copy: int = 0) -> Observed:
-        return Observed(self.model, self.trainer.datamodule, self.trainer.loggers)  # type: ignore[attr-defined]
+        return Observed(self.whole.model, self.trainer.datamodule, self.trainer.loggers)  # type: ignore[attr-defined]
 
     def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
         step = self.trainer.global_step
@@ -146,9 +153,11 @@ class CopyModule(TrainingModule):
         due = step % self.log_every_n_steps == 0
         # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
         if due or detached.device.type == "cpu":
-            check_finite("train/loss", float(detached), step)
-        if due:
-            self._loss_to_log = self.trainer.strategy.reduce(detached, reduce_op="mean")
+            # Of all ranks, so that all of them stop here; one that stopped alone would leave the others waiting.
+            mean = self.trainer.strategy.reduce(detached.clone(), reduce_op="mean")
+            check_finite("train/loss", float(mean), step)
+            if due:
+                self._loss_to_log = mean
         self._epoch_loss.append(detached)
         return loss
 
@@ -157,7 +166,7 @@ class CopyModule(TrainingModule):
             gradients = [p.grad for p in self.parameters() if p.grad is not None]
             values = {
                 "train/loss": float(self._loss_to_log),
-                "train/gradient_norm": float(torch.nn.utils.get_total_norm(gradients)),
+                "train/gradient_norm": total_norm(gradients),
                 "learning_rate": float(optimizer.param_groups[0]["lr"]),
             }
             self._loss_to_log = None

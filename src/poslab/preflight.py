@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from poslab.model import LanguageModel
 
 
-def preflight(config: DictConfig, folder: Path) -> TrainConfig:
+def preflight(config: DictConfig, folder: Path | None) -> TrainConfig:
     """The configuration, checked against itself, the task, the scheme and the disk; cheapest first.
+
+    Args:
+        config: as composed.
+        folder: where the run will write; None where that is another process's to check.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -27,16 +31,17 @@ def preflight(config: DictConfig, folder: Path) -> TrainConfig:
     """
     job = checked(config)
     task = build_task(job)
-    place = RunFolder(folder)
-    going_on = job.resume is not None and place.taken()
-    if not going_on:
+    place = None if folder is None else RunFolder(folder)
+    going_on = place is not None and job.resume is not None and place.taken()
+    if place is not None and not going_on:
         place.check_usable()
     model = check_buildable(job, task)
     check_device(job)
     # Not at the top: torch and Lightning take seconds, and a typing error is answered at once.
     from poslab.checkpoints import room_for
 
-    place.check_writable(room_for(job, model))
+    if place is not None:
+        place.check_writable(room_for(job, model))
     if job.ckpt_path is not None and not going_on:
         named_checkpoint(job)
     return job

@@ -178,6 +178,36 @@ class RunFolder:
         )
 
 
+def check_writable(folder: Path, key: str, room: int = 0) -> None:
+    """Make sure that a folder, which need not be there, can be made and written, before anything is.
+
+    Args:
+        folder: as it was given.
+        key: the setting that chooses another.
+        room: bytes that its files will take.
+
+    Raises:
+        ConfigError: names the folder and the reason.
+    """
+    # Nothing is made yet: the nearest folder that is there says whether this one can be.
+    path = folder.absolute()
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    try:
+        with tempfile.TemporaryFile(dir=nearest), suppress(FileNotFoundError):
+            # Finds a name that the file system has no room for.
+            os.lstat(path / CONFIG_FILE)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {folder} ({error.strerror}); choose a folder of yours with {key}="
+        ) from error
+    free = shutil.disk_usage(nearest).free
+    if free < room:
+        raise ConfigError(
+            f"{folder} has {as_text(free)} free and the run needs about {as_text(room)} for its "
+            f"checkpoints and pictures; make room, or choose a folder elsewhere with {key}="
+        )
+
+
 def as_text(size: float) -> str:
     """Bytes as a person says them."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from poslab.cli import is_second_rank
 from poslab.config import ConfigError, TrainConfig, flat
+from poslab.ranks import is_second_rank
 from poslab.results import CONFIG_FILE, COPIES, EVENTS, RESULT_FILE, RunFolder
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ PRESENTATION = (
 )
 
 # Settings that came later: with this value a run is the one that older versions made without them.
-ALWAYS_SO = {"seeds": 1}
+ALWAYS_SO = {"seeds": 1, "deterministic": False, "trainer.num_nodes": 1}
 
 
 class Saved(NamedTuple):
@@ -91,7 +91,9 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
             folder.check_usable()
             folder.claim(job, overrides)
         return Start(saved, elsewhere=saved is not None)
-    refuse_changes(folder, job)
+    if not is_second_rank():
+        # The first rank may be writing the file only now; that all ranks agree is checked when they meet.
+        refuse_changes(folder, job)
     if stored_status(folder.path) == "completed":
         return None
     if (bundle := bundle_of(folder.path)) is not None:

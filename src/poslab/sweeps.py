@@ -24,6 +24,7 @@ from poslab.cli import explain, job_overrides, main_config_dir, pasted, quoted
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
 from poslab.preflight import check_buildable
+from poslab.ranks import check_alone
 from poslab.report import tensorboard_command
 from poslab.results import CLAIMS_FILE, INVALID_FILE, SUPERSEDED, check_writable, write_atomically
 from poslab.resume import job_key, stored_result, stored_status
@@ -69,6 +70,7 @@ class Sweep:
     """
 
     def __init__(self, config: DictConfig, launcher: Launcher, loader: ConfigLoader) -> None:
+        check_alone()
         self.config = config
         self.launcher = launcher
         self.loader = loader
@@ -260,8 +262,11 @@ def checked_job(composed: DictConfig) -> TrainConfig:
     """
     job = checked(composed)
     check_buildable(job, build_task(job))
-    if job.trainer.strategy == "ddp":
-        raise ConfigError("trainer=ddp starts its processes by typing the command again, the whole sweep; run it alone")
+    if job.trainer.strategy != "auto":
+        raise ConfigError(
+            f"trainer={job.trainer.strategy} starts its processes by typing the command again, the whole sweep; run it "
+            "alone"
+        )
     if job.ckpt_path is not None:
         raise ConfigError("ckpt_path goes on with one run, and a sweep has many; sweep.resume goes on with all of them")
     return job

@@ -6,15 +6,20 @@ MULTIPLICATIONS_PER_THREAD = 2_000_000
 """A matrix product below this many multiplications is over before a second thread has been woken."""
 
 
-def choose_threads(setting: str, batch_size: int, seq_len: int, d_model: int) -> int:
+def choose_threads(setting: str, batch_size: int, seq_len: int, d_model: int, processes: int = 1) -> int:
     """Threads for torch: ``setting`` if it is a number, else by the size of the largest matrix product of a step.
 
     Tiny products on several threads are many times slower than on one, most of all on a busy machine.
+
+    Args:
+        setting: ``trainer.threads``.
+        batch_size, seq_len, d_model: of one process.
+        processes: that share this machine's cores.
     """
     if setting != "auto":
         return int(setting)
     multiplications = batch_size * seq_len * d_model * 3 * d_model
-    return max(1, min(allowed_threads(), multiplications // MULTIPLICATIONS_PER_THREAD))
+    return max(1, min(allowed_threads() // processes, multiplications // MULTIPLICATIONS_PER_THREAD))
 
 
 def allowed_threads() -> int:

@@ -155,7 +155,8 @@ class Diagnostic(Callback):
                 return
             self._last_look = step
             with torch.no_grad():
-                probe = seen.data.probe._replace(tokens=seen.data.probe.tokens.to(module.device))
+                device = next(seen.model.parameters()).device
+                probe = seen.data.probe._replace(tokens=seen.data.probe.tokens.to(device))
                 for finding in self.look(seen.model, probe):
                     if only_pictures is None or (isinstance(finding, Picture) and finding.tag in only_pictures):
                         self._publish(trainer, seen, finding, step)

@@ -13,8 +13,8 @@ from poslab.diagnostics.figures import TICK_SIZE, Plot
 from poslab.lengths import AtLength, at_lengths
 from poslab.memory import TOKEN, memory_bytes
 from poslab.model import LanguageModel
-from poslab.results import as_text
 from poslab.model.attention import MOST_CONTEXT
+from poslab.results import as_text
 from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
