@@ -51,7 +51,7 @@ class ConsoleHandler(logging.StreamHandler[Any]):
             super().handleError(record)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """The first rank speaks for all; what libraries warn of is for the log file: nobody can do anything about it."""
+        """The first rank speaks for all; what libraries warn of is for the log file: nobody can do a thing about it."""
         if is_second_rank() or (record.name == "py.warnings" and not debugging()):
             return False
         return bool(super().filter(record))
