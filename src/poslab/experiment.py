@@ -109,7 +109,8 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             module = BundleModule(
                 stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, compile=job.compile
             )
-            data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
+            seeds = [copy.seed for copy in copies]
+            data = BundleData(task, job.data, seeds, model.vocab_size, one_shape=job.compile)
         trainer = build_trainer(job, folder, table, board, brief, copies)
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
