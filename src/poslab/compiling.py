@@ -18,15 +18,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 WITHOUT = "or leave out compile=true"
 
 
-def compiled(function: Function) -> Function:
-    """The function by torch's compiler; it is compiled when it is first called, and again for a shape of another kind.
+def compiled(function: Function, one_shape: bool = False) -> Function:
+    """The function by torch's compiler; it is compiled when it is first called, and once more if the lengths vary.
 
     Random numbers are drawn as without it, so that a run is the same within float tolerance.
+
+    Args:
+        function: of tensors.
+        one_shape: they always have the shapes of the first call. With others, vmap fails in torch's compiler.
     """
     import torch
 
-    # Not `dynamic=True`: a length that never changes makes faster code, and one that does is noticed at the second.
-    fast: Any = torch.compile(function, options={"fallback_random": True})
+    # Not `dynamic=True` from the start: a length that never changes makes faster code.
+    fast: Any = torch.compile(function, dynamic=False if one_shape else None, options={"fallback_random": True})
     return fast
 
 

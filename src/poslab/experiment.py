@@ -124,7 +124,8 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
             module = BundleModule(
                 stack, copies, job.optimizer, job.trainer.log_every_n_steps, job.total_steps, compile=job.compile
             )
-            data = BundleData(task, job.data, [copy.seed for copy in copies], model.vocab_size)
+            seeds = [copy.seed for copy in copies]
+            data = BundleData(task, job.data, seeds, model.vocab_size, one_shape=job.compile)
         if not is_second_rank():
             folder.check_writable(room_for(job, model))
         trainer = build_trainer(job, folder, table, board, brief, copies, hold, start)

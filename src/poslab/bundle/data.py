@@ -24,23 +24,24 @@ class BundleBatch(NamedTuple):
     seq_lens: tuple[int, ...]
 
 
-def side_by_side(batches: Sequence[TensorBatch]) -> BundleBatch:
-    """One batch of every copy; where they are of several lengths, the shorter ones end in tokens that count nowhere."""
+def side_by_side(batches: Sequence[TensorBatch], at_least: int = 0) -> BundleBatch:
+    """One batch of every copy; what is shorter than the longest, or than ``at_least``, ends in tokens of no account."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
-    missing = [max(seq_lens) - seq_len for seq_len in seq_lens]
+    missing = [max(*seq_lens, at_least) - seq_len for seq_len in seq_lens]
     tokens = [F.pad(batch.tokens, (0, n)) for batch, n in zip(batches, missing, strict=True)]
     targets = [F.pad(batch.targets, (0, n), value=IGNORED) for batch, n in zip(batches, missing, strict=True)]
     return BundleBatch(torch.stack(tokens), torch.stack(targets), seq_lens)
 
 
 class BundleStream(Dataset[BundleBatch]):
-    """``stream[step]`` is that batch of every copy."""
+    """``stream[step]`` is that batch of every copy, in rows of at least so many tokens."""
 
-    def __init__(self, streams: Sequence[BatchStream]) -> None:
+    def __init__(self, streams: Sequence[BatchStream], at_least: int = 0) -> None:
         self.streams = streams
+        self.at_least = at_least
 
     def __getitem__(self, step: int) -> BundleBatch:
-        return side_by_side([stream.batch(step) for stream in self.streams])
+        return side_by_side([stream.batch(step) for stream in self.streams], self.at_least)
 
 
 class BundleData(lightning.LightningDataModule):
@@ -51,20 +52,25 @@ class BundleData(lightning.LightningDataModule):
         config: sizes; of each copy.
         seeds: of the copies.
         vocab_size: of the model.
+        one_shape: have every training batch as long as the longest, for a compiler that takes no lengths that vary.
     """
 
-    def __init__(self, task: Task, config: DataConfig, seeds: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, task: Task, config: DataConfig, seeds: Sequence[int], vocab_size: int, one_shape: bool = False
+    ) -> None:
         super().__init__()
         self.task = task
         self.config = config
         self.vocab_size = vocab_size
+        self.at_least = task.seq_len if one_shape else 0
         self.copies = [TaskData(task, config, seed, vocab_size) for seed in seeds]
         own = zip(*(copy.validation.batches for copy in self.copies), strict=True)
         self.validation = [side_by_side(batches) for batches in own]
 
     def train_dataloader(self) -> DataLoader[Any]:
         sizes = self.config.batch_size, self.vocab_size
-        stream = BundleStream([BatchStream(self.task, copy.seed, "train", *sizes) for copy in self.copies])
+        streams = [BatchStream(self.task, copy.seed, "train", *sizes) for copy in self.copies]
+        stream = BundleStream(streams, self.at_least)
         sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
         return loader(stream, sampler, self.config.num_workers)
 

@@ -39,7 +39,7 @@ class BundleModule(TrainingModule):
     ) -> None:
         super().__init__(optimizer, log_every_n_steps, total_steps)
         self.stack = stack
-        self._loss_by_copy = compiled(stack_losses) if compile else stack_losses
+        self._loss_by_copy = compiled(stack_losses, one_shape=True) if compile else stack_losses
         self.copies = copies
         self._losses_to_log: Tensor | None = None
         self._epoch_losses: list[Tensor] = []
