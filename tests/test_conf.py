@@ -19,10 +19,11 @@ from poslab import config as schema
 from poslab.assembly import build_model, build_task
 from poslab.config import checked
 from poslab.diagnostics import Gallery, build_diagnostics
-from poslab.experiment import build_trainer, run
+from poslab.experiment import run
 from poslab.loggers import MetricsTable
 from poslab.preflight import preflight
 from poslab.results import RunFolder
+from poslab.trainer import build_trainer
 
 CHOICES = [
     # A folder within a group is a part of the choice: experiment=claims/depth.

@@ -3,52 +3,48 @@
 import logging
 import math
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
 from omegaconf import DictConfig
 
 from poslab.assembly import build_model, build_task
 from poslab.bundle.copies import Copies, build_stack, open_copies
 from poslab.bundle.data import BundleData
-from poslab.bundle.exports import CopyExports
 from poslab.bundle.module import BundleModule
-from poslab.checkpoints import Checkpoints, DurableFiles, room_for
+from poslab.checkpoints import room_for
 from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
 from poslab.determinism import deterministic_algorithms
 from poslab.devices import check_device, device_name
-from poslab.diagnostics import Gallery, OfEachCopy, build_diagnostics, looking
+from poslab.diagnostics import looking
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule, TrainingModule
-from poslab.pruning import PrunedError, pruning_callbacks
+from poslab.pruning import PrunedError
 from poslab.ranks import is_second_rank
-from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
+from poslab.report import brief_report, config_text, final_report, hparams, shown_path
 from poslab.results import DivergedError, Result, RunFolder, Status, by_length
-from poslab.resume import Start, identity, job_key, model_settings, open_folder, run_folder_of, stored_result
+from poslab.resume import Start, model_settings, open_folder, run_folder_of, stored_result
 from poslab.signals import Hold, as_stopped
-from poslab.strategies import Agreement, LostRankError, SharedLook, build_strategy
+from poslab.strategies import LostRankError
 from poslab.tasks import Task
 from poslab.threads import available_cores, choose_threads
+from poslab.trainer import build_trainer, quieten
 
 log = logging.getLogger(__name__)
 
 SIMILARITY = "neighbour_similarity/offset_1"
 # The numbers that the HParams tab compares runs by.
 IN_HPARAMS = ("val/loss", "val/accuracy", "val/exact_match", "train/loss", "parameters/total", SIMILARITY)
-FROM_THE_BEGINNING = Start(None)
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
 def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bool = False) -> float:
@@ -128,7 +124,9 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
             data = BundleData(task, job.data, seeds, model.vocab_size, one_shape=job.compile)
         if not is_second_rank():
             folder.check_writable(room_for(job, model))
-        trainer = build_trainer(job, folder, table, board, brief, copies, hold, start)
+        trainer = build_trainer(
+            job, folder, table, board, brief, copies, hold, start, partial(record_lost_rank, job, folder, table)
+        )
         device = device_name(trainer.strategy.root_device)
         announce(job, folder, start, overrides if brief else None)
         if board is not None and (start.checkpoint is None or start.elsewhere):
@@ -189,64 +187,6 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
-def build_trainer(
-    job: TrainConfig,
-    folder: RunFolder,
-    table: MetricsTable,
-    board: RunTensorBoard | None,
-    brief: bool = False,
-    copies: Copies | None = None,
-    hold: Hold | None = None,
-    start: Start = FROM_THE_BEGINNING,
-) -> lightning.Trainer:
-    """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
-    agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
-    callbacks: list[Callback] = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), EpochLines(table)]
-    if wants_progress_bar(job.trainer.progress_bar):
-        callbacks.append(RichProgressBar(refresh_rate=20))
-    gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
-    # The gallery after them: when it runs, all of them have ordered their pictures.
-    if copies is None:
-        callbacks += [*build_diagnostics(job.diagnostics, gallery), gallery]
-    else:
-        gallery.folder, gallery.loggers = copies[0].folder, copies[0].loggers
-        by_copy = [build_diagnostics(job.diagnostics, gallery) for _ in copies]
-        callbacks += [OfEachCopy(by_copy), gallery, CopyExports()]
-    # After them: a trial that is ended here has been looked at.
-    callbacks += pruning_callbacks(folder.path, table)
-    callbacks.append(
-        Checkpoints(
-            folder,
-            identity(asdict(job)),
-            gallery,
-            hold or Hold(),
-            every_n_steps=job.trainer.checkpoint_every_n_steps,
-            every_minutes=job.trainer.checkpoint_every_minutes,
-            loggers=[logger for copy in copies or () for logger in copy.loggers],
-        )
-    )
-    return lightning.Trainer(
-        default_root_dir=folder.path,
-        accelerator=job.trainer.accelerator,
-        devices=job.trainer.devices,
-        num_nodes=job.trainer.num_nodes,
-        strategy=build_strategy(job, folder.path, partial(record_lost_rank, job, folder, table)),
-        precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
-        # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
-        max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
-        gradient_clip_val=job.trainer.gradient_clip_norm,
-        logger=[table] if board is None else [board, table],
-        callbacks=callbacks,
-        plugins=[DurableFiles()],
-        log_every_n_steps=job.trainer.log_every_n_steps,
-        # The untrained model is scored before the first step; a sanity pass would only do it twice.
-        num_sanity_val_steps=0,
-        enable_progress_bar=wants_progress_bar(job.trainer.progress_bar),
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-
-
 def record_lost_rank(job: TrainConfig, folder: RunFolder, table: MetricsTable, reason: str) -> None:
     """Say what is to be known of a run whose first rank waits for one that is gone and cannot say it itself."""
     lost = LostRankError(reason)
@@ -262,12 +202,6 @@ def record_lost_rank(job: TrainConfig, folder: RunFolder, table: MetricsTable, r
     )
     table.save()
     log.error("error: %s; the run has ended", reason)
-
-
-def wants_progress_bar(setting: str) -> bool:
-    import sys
-
-    return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
 
 
 def announce(job: TrainConfig, folder: RunFolder, start: Start, typed: Sequence[str] | None = None) -> None:
@@ -374,22 +308,3 @@ def finish(
             with suppress(OSError):
                 folder.finish(replace(result, status="failed", error=describe(failures[0])))
         raise failures[0]
-
-
-def quieten() -> None:
-    """Keep the console for what the run says; what libraries remark on goes to nobody but a debugger."""
-    logging.captureWarnings(True)
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Batches are made whole in the main process on purpose.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # The training loss is logged by `CopyModule`, at steps of its own.
-    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-    # Other diagnostics may be asked for when a run goes on.
-    warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")
-    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-    # Ours is: a batch depends on the seed and its number alone.
-    warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
-    # Nothing here changes logits in place.
-    warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")

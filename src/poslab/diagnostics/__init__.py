@@ -5,15 +5,15 @@ from typing import Any
 from poslab.assembly import build
 from poslab.config import ConfigError
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
-from poslab.diagnostics.copies import OfEachCopy, looking
 from poslab.diagnostics.gallery import Gallery
+from poslab.diagnostics.looks import Looks, looking
 from poslab.tasks import Task
 
 __all__ = [
     "Diagnostic",
     "Finding",
     "Gallery",
-    "OfEachCopy",
+    "Looks",
     "OutOfReach",
     "Picture",
     "Scalars",

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
-from poslab.diagnostics.copies import looking
 from poslab.diagnostics.figures import Plot
 from poslab.diagnostics.head_ablation import HeadAblation
+from poslab.diagnostics.looks import looking
 from poslab.heads import ROLES, RoleSums, mean_roles, role_sums
 from poslab.model import LanguageModel
 

@@ -45,10 +45,11 @@ def metric_names(job: TrainConfig) -> set[str]:
 
     from poslab.data import TaskData
     from poslab.diagnostics import Gallery, build_diagnostics
-    from poslab.experiment import final_metrics, quieten
+    from poslab.experiment import final_metrics
     from poslab.loggers import MetricsTable
     from poslab.model import parameters_by_part
     from poslab.module import CopyModule
+    from poslab.trainer import quieten
 
     quieten()
     task = build_task(job)
