@@ -3,6 +3,7 @@
 Nothing here imports torch until a configuration has passed the checks that need none.
 """
 
+import errno
 import logging
 import os
 import re
@@ -25,7 +26,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 # Registers the schema and the folder names with Hydra.
 from poslab import config as schema
-from poslab.results import DivergedError
+from poslab.results import DivergedError, LostFolderError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What torch says on a CPU and on an accelerator, beside Python's own MemoryError.
+NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+GO_ON = "what was saved is there, and the same command with resume=auto and hydra.run.dir=<its folder> goes on"
 
 
 def debugging() -> bool:
@@ -47,6 +53,15 @@ class ConsoleHandler(logging.StreamHandler[Any]):
     @property
     def stream(self) -> Any:
         return sys.stdout
+
+
+class LogFile(logging.FileHandler):
+    """The run's ``train.log``, which is not what a run ends for."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A disk that is full, or a folder that is gone: what matters more fails by it too, and says so in one line."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 @contextmanager
@@ -160,7 +175,15 @@ def explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         return _explain_hydra(error, config_dir)
     line = " ".join(str(error).split())
-    if isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        what = error.filename or error.filename2
+        return f"{error.strerror}{f' for {what}' if what else ''}; make room: {GO_ON}"
+    if isinstance(error, MemoryError) or any(said in line for said in NO_MEMORY):
+        return (
+            f"out of memory ({line[:160] or type(error).__name__}); "
+            f"use a smaller data.batch_size, data.val_batch_size or model, or free some: {GO_ON}"
+        )
+    if isinstance(error, (schema.ConfigError, DivergedError, LostFolderError, ValueError)) and line:
         return line
     return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
 

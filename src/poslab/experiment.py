@@ -2,11 +2,11 @@
 
 import logging
 import math
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from poslab.model import LanguageModel, parameters_by_part
 from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError, pruning_callbacks
 from poslab.report import EpochLines, brief_report, config_text, final_report, hparams, shown_path
-from poslab.results import DivergedError, Result, RunFolder, Status, by_length
+from poslab.results import DivergedError, LostFolderError, Result, RunFolder, Status, by_length
 from poslab.resume import Start, identity, model_settings, open_folder, run_folder_of, stored_result
 from poslab.signals import Hold, as_stopped
 from poslab.tasks import Task
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 SIMILARITY = "neighbour_similarity/offset_1"
 # The numbers that the HParams tab compares runs by.
 IN_HPARAMS = ("val/loss", "val/accuracy", "val/exact_match", "train/loss", "parameters/total", SIMILARITY)
+_usual_excepthook = threading.excepthook
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -132,12 +133,14 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
             raise
         raise error from stop
     except BaseException as failure:
-        error = failure
+        error = failure if folder.taken() else folder.lost()
         log.debug("the run failed", exc_info=True)
-        raise
+        if error is failure:
+            raise
+        raise error from failure
     finally:
         try:
-            if not is_second_rank():
+            if not is_second_rank() and not isinstance(error, LostFolderError):
                 result = Result(
                     status=status,
                     error=None if error is None else describe(error),
@@ -154,9 +157,14 @@ def run(config: DictConfig, path: Path, overrides: Sequence[str] = (), brief: bo
                 )
                 if copies is not None:
                     result = finish_copies(copies, result, module, trainer)
-                finish(job, folder, table, board, result)
-                report = brief_report if brief else final_report
-                log.info("%s", report(result, folder, dashboard=board is not None))
+                try:
+                    finish(job, folder, table, board, result)
+                except OSError as unwritten:
+                    result = replace(result, status="failed", error=result.error or describe(unwritten))
+                    raise
+                finally:
+                    report = brief_report if brief else final_report
+                    log.info("%s", report(result, folder, dashboard=board is not None))
         finally:
             hold.end()
     if brief:
@@ -316,13 +324,15 @@ def finish_copies(
 def finish(
     job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
 ) -> None:
-    """Leave everything behind, whatever the status, and as much as can be written: the status above all.
+    """Leave everything behind, whatever the status, and as much as can be written.
+
+    The status comes last: a run that is killed before all of it is there is not complete, and can go on.
 
     Raises:
         OSError: the first thing that could not be written, after the others have been.
     """
     shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
-    steps: list[Callable[[], None]] = [partial(folder.finish, result), table.save]
+    steps: list[Callable[[], None]] = [table.save]
     if board is not None:
         if result.status == "completed":
             curves = by_length(result.metrics).items()
@@ -334,10 +344,13 @@ def finish(
             step()
         except OSError as error:
             failures.append(error)
+    if failures and result.status == "completed":
+        result = replace(result, status="failed", error=describe(failures[0]))
+    try:
+        folder.finish(result)
+    except OSError as error:
+        failures.append(error)
     if failures:
-        if result.status == "completed":
-            with suppress(OSError):
-                folder.finish(replace(result, status="failed", error=describe(failures[0])))
         raise failures[0]
 
 
@@ -346,6 +359,7 @@ def quieten() -> None:
     logging.captureWarnings(True)
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    threading.excepthook = _quiet_writers
     # Batches are made whole in the main process on purpose.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     # The training loss is logged by `CopyModule`, at steps of its own.
@@ -355,3 +369,9 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # Ours is: a batch depends on the seed and its number alone.
     warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+
+
+def _quiet_writers(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writing thread also hands its exception to whoever writes next: there it is dealt with."""
+    if not type(failure.thread).__module__.startswith("tensorboard."):
+        _usual_excepthook(failure)
