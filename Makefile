@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help train test test-slow check claims bench clean
+.PHONY: help train test test-slow faults check claims bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    set up, train the default model, say where the results are"
 	@echo "make test     set up, run the tests"
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
+	@echo "make faults   kill runs anywhere and go on, full disks and other bad days; half an hour"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
 	@echo "make bench    compare speed with a bare PyTorch script"
@@ -33,12 +34,20 @@ train: $(VENV)/.installed
 
 # Two workers: the tests run torch on one thread.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not faults"
 
 # All of them, or some: make test-slow SLOW=tests/test_search.py
 SLOW ?=
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(SLOW)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not faults" $(SLOW)
+
+# Other points at each call; FAULTS_SEED=N repeats those of the call that has printed N.
+ifndef FAULTS_SEED
+FAULTS_SEED := $(shell date +%s)
+endif
+faults: $(VENV)/.installed-dev
+	@echo "points of FAULTS_SEED=$(FAULTS_SEED)"
+	FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
