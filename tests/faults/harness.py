@@ -50,7 +50,8 @@ class Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        # It may still be importing, when nothing was asked of it.
+        self.process.wait(120)
         self.process.stdout.close()
 
     def _answer(self) -> str:

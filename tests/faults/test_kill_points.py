@@ -84,10 +84,12 @@ BESIDE = {"draw_in_background": {"whether": True}}
             ],
             marks=pytest.mark.faults,
         ),
+        # The same save, the final one: nothing is left to train that would bring the last one up to date.
+        pytest.param([{**BESIDE, "kill_at": {"point": "write after", "number": 4}}], marks=pytest.mark.faults),
         # Within the write of the first file that has so many bytes: the configuration.
         pytest.param([{**IN_PLACE, "kill_in_write": {"n_bytes": 1000}}], marks=pytest.mark.faults),
     ],
-    ids=["step", "checkpoint and shutdown", "first file"],
+    ids=["step", "checkpoint and shutdown", "final checkpoint", "first file"],
 )
 def test_chosen_points(
     faults: list[dict[str, dict[str, Any]]], server: Server, undisturbed: Path, tmp_path: Path
