@@ -46,9 +46,17 @@ class ConsoleHandler(logging.StreamHandler[Any]):
         logging.Handler.__init__(self)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say no more to someone who has stopped listening (``| head``); the run and its log file go on."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        """Say no more where nobody listens: ``| head`` has ended, the stream is closed or goes to a disk that is full.
+
+        The run and its log file go on.
+        """
+        if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A process that is started without one (``>&-``) has None there.
+        if self.stream is not None:
+            super().emit(record)
 
     @property
     def stream(self) -> Any:

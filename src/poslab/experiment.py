@@ -240,7 +240,10 @@ def build_trainer(
 def wants_progress_bar(setting: str) -> bool:
     import sys
 
-    return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
+    if setting != "auto":
+        return setting.lower() == "true"
+    # None where a process was started without the stream.
+    return all(stream is not None and stream.isatty() for stream in (sys.stderr, sys.stdout))
 
 
 def announce(job: TrainConfig, folder: RunFolder, start: Start, typed: Sequence[str] | None = None) -> None:

@@ -1,14 +1,17 @@
 """What else can happen to a run: each ends in one line or goes on, says what it was, and keeps what was saved."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import RUN, Server, differences, status
+from harness import ROOT, RUN, Server, differences, environment, status
 
 IN_PLACE = {"draw_in_background": {"whether": False}}
 QUIET = (*RUN, "logger=none", "diagnostics=none")
@@ -112,6 +115,24 @@ def test_closed_streams(streams: list[int], server: Server, undisturbed: Path, t
     )
     assert ended.code == 0
     assert ended.err == ""
+    assert differences(tmp_path / "run", undisturbed) == []
+
+
+@pytest.mark.faults
+@pytest.mark.process
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-", ">/dev/full"])
+def test_streams_that_a_shell_has_closed_or_that_take_nothing(closed: str, undisturbed: Path, tmp_path: Path) -> None:
+    arguments = shlex.join([sys.executable, str(ROOT / "train.py"), *RUN, "resume=auto", "hydra.run.dir=run"])
+    ended = subprocess.run(
+        ["sh", "-c", f"{arguments} {closed}"],
+        cwd=tmp_path,
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
     assert differences(tmp_path / "run", undisturbed) == []
 
 
