@@ -10,7 +10,7 @@ help:
 	@echo "make train    set up, train the default model, say where the results are"
 	@echo "make test     set up, run the tests"
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
-	@echo "make faults   what kills, full disks and odd command lines do; half an hour"
+	@echo "make faults   kill runs anywhere and go on, full disks, a thousand odd command lines; half an hour"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
 	@echo "make bench    measure speed against a bare PyTorch loop and others; ten minutes, of a quiet machine"
@@ -36,14 +36,18 @@ train: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not faults"
 
-# Kills, full disks, a thousand odd command lines: half an hour.
-faults: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m faults tests/faults
-
 # All of them, or some: make test-slow SLOW=tests/test_search.py
 SLOW ?=
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(SLOW)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not faults" $(SLOW)
+
+# Other points at each call; FAULTS_SEED=N repeats those of the call that has printed N.
+ifndef FAULTS_SEED
+FAULTS_SEED := $(shell date +%s)
+endif
+faults: $(VENV)/.installed-dev
+	@echo "points of FAULTS_SEED=$(FAULTS_SEED)"
+	FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

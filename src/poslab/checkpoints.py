@@ -140,6 +140,9 @@ class Checkpoints(Checkpoint):
         return due
 
     def _save(self, trainer: lightning.Trainer, is_best: bool = False) -> None:
+        if not self.folder.taken():
+            # It would be made again, with a checkpoint that no configuration belongs to.
+            raise self.folder.lost()
         best, last = (self.folder.checkpoints / f"{name}.ckpt" for name in ("best", "last"))
         trainer.save_checkpoint(best if is_best else last)
         # The best one first: a run that is killed between the two goes on from there.

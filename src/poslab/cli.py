@@ -3,6 +3,7 @@
 Nothing here imports torch until a configuration has passed the checks that need none.
 """
 
+import errno
 import logging
 import os
 import re
@@ -27,7 +28,12 @@ from omegaconf.errors import OmegaConfBaseException
 # Registers the schema and the folder names with Hydra.
 from poslab import config as schema
 from poslab.ranks import check_ranks, is_second_rank, rank, started_by_first_rank
-from poslab.results import DivergedError
+from poslab.results import DivergedError, LostFolderError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What torch says on a CPU and on an accelerator, beside Python's own MemoryError.
+NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+GO_ON = "what was saved is there, and the same command with resume=auto and hydra.run.dir=<its folder> goes on"
 
 
 def debugging() -> bool:
@@ -46,8 +52,11 @@ class ConsoleHandler(logging.StreamHandler[Any]):
         logging.Handler.__init__(self)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say no more to someone who has stopped listening (``| head``); the run and its log file go on."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        """Say no more where nobody listens: ``| head`` has ended, the stream is closed or goes to a disk that is full.
+
+        The run and its log file go on.
+        """
+        if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -56,13 +65,21 @@ class ConsoleHandler(logging.StreamHandler[Any]):
             return False
         return bool(super().filter(record))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        # A process that is started without one (``>&-``) has None there.
+        if self.stream is not None:
+            super().emit(record)
+
     @property
     def stream(self) -> Any:
         return sys.stdout
 
 
 class LogFile(logging.FileHandler):
-    """The run's log, which the first rank writes; what went wrong in another one goes into a file of that one."""
+    """The run's log, which the first rank writes; what went wrong in another one goes into a file of that one.
+
+    It is not what a run ends for.
+    """
 
     def __init__(self, filename: str, **options: Any) -> None:
         path = Path(filename)
@@ -71,6 +88,11 @@ class LogFile(logging.FileHandler):
     def filter(self, record: logging.LogRecord) -> bool:
         wrong = record.exc_info is not None or record.levelno >= logging.WARNING
         return (wrong or not is_second_rank()) and bool(super().filter(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A disk that is full, or a folder that is gone: what matters more fails by it too, and says so in one line."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 @contextmanager
@@ -257,7 +279,15 @@ def _explain(error: BaseException, config_dir: Path) -> str:
     line = " ".join(str(error).split())
     if not line:
         line = _where(error)
-    elif isinstance(error, (schema.ConfigError, DivergedError, ValueError)) and line:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        what = error.filename or error.filename2
+        return f"{error.strerror}{f' for {what}' if what else ''}; make room: {GO_ON}"
+    if isinstance(error, MemoryError) or any(said in line for said in NO_MEMORY):
+        return (
+            f"out of memory ({line[:160] or type(error).__name__}); "
+            f"use a smaller data.batch_size, data.val_batch_size or model, or free some: {GO_ON}"
+        )
+    if isinstance(error, (schema.ConfigError, DivergedError, LostFolderError, ValueError)) and line:
         return line
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename} cannot be used ({error.strerror}); give another"

@@ -5,7 +5,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from poslab.module import CopyModule, TrainingModule
 from poslab.pruning import PrunedError
 from poslab.ranks import is_second_rank
 from poslab.report import brief_report, config_text, final_report, hparams, shown_path
-from poslab.results import DivergedError, Result, RunFolder, Status, by_length
+from poslab.results import DivergedError, LostFolderError, Result, RunFolder, Status, by_length
 from poslab.resume import Start, model_settings, open_folder, run_folder_of, stored_result
 from poslab.signals import Hold, as_stopped
 from poslab.strategies import LostRankError
@@ -145,12 +144,14 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
             raise
         raise error from stop
     except BaseException as failure:
-        error = failure
+        error = failure if folder.taken() else folder.lost()
         log.debug("the run failed", exc_info=True)
-        raise
+        if error is failure:
+            raise
+        raise error from failure
     finally:
         try:
-            if not is_second_rank():
+            if not is_second_rank() and not isinstance(error, LostFolderError):
                 result = Result(
                     status=status,
                     error=None if error is None else describe(error),
@@ -167,9 +168,14 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
                 )
                 if copies is not None:
                     result = finish_copies(copies, result, module, trainer)
-                finish(job, folder, table, board, result)
-                report = brief_report if brief else final_report
-                log.info("%s", report(result, folder, dashboard=board is not None))
+                try:
+                    finish(job, folder, table, board, result)
+                except OSError as unwritten:
+                    result = replace(result, status="failed", error=result.error or describe(unwritten))
+                    raise
+                finally:
+                    report = brief_report if brief else final_report
+                    log.info("%s", report(result, folder, dashboard=board is not None))
         finally:
             hold.end()
     if brief:
@@ -285,13 +291,15 @@ def finish_copies(
 def finish(
     job: TrainConfig, folder: RunFolder, table: MetricsTable, board: RunTensorBoard | None, result: Result
 ) -> None:
-    """Leave everything behind, whatever the status, and as much as can be written: the status above all.
+    """Leave everything behind, whatever the status, and as much as can be written.
+
+    The status comes last: a run that is killed before all of it is there is not complete, and can go on.
 
     Raises:
         OSError: the first thing that could not be written, after the others have been.
     """
     shown = {name: value for name, value in result.metrics.items() if name in table.last() and name in IN_HPARAMS}
-    steps: list[Callable[[], None]] = [partial(folder.finish, result), table.save]
+    steps: list[Callable[[], None]] = [table.save]
     if board is not None:
         if result.status == "completed":
             curves = by_length(result.metrics).items()
@@ -303,8 +311,11 @@ def finish(
             step()
         except OSError as error:
             failures.append(error)
+    if failures and result.status == "completed":
+        result = replace(result, status="failed", error=describe(failures[0]))
+    try:
+        folder.finish(result)
+    except OSError as error:
+        failures.append(error)
     if failures:
-        if result.status == "completed":
-            with suppress(OSError):
-                folder.finish(replace(result, status="failed", error=describe(failures[0])))
         raise failures[0]

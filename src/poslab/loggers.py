@@ -2,8 +2,11 @@
 
 import csv
 import io
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
@@ -39,7 +42,8 @@ class MetricsTable(Logger):
 
     def save(self) -> None:
         """Write the table; columns in order of their name. Only the first rank does: the others have seen no number."""
-        if is_second_rank():
+        # A folder that has been removed is not made again.
+        if is_second_rank() or not self.path.parent.is_dir():
             return
         names = sorted({name for row in self.rows.values() for name in row})
         text = io.StringIO(newline="")
@@ -87,6 +91,10 @@ class RunTensorBoard(TensorBoardLogger):
         if go_on_after is not None:
             forget_session(folder)
         super().__init__(folder, name="", version="", default_hp_metric=False, flush_secs=10, **purge)
+        # It is made at once where the clock has been set back: TensorBoard reads a run's files in order of their names.
+        if (newest := max(map(_begun, folder.glob(EVENTS)), default=0)) >= int(time.time()):
+            with _clock_at(newest + 1):
+                _ = self.experiment
 
     def save(self) -> None:
         """Only flush: the configuration is in ``config.yaml``, not in a second ``hparams.yaml``."""
@@ -162,6 +170,24 @@ class RunTensorBoard(TensorBoardLogger):
 
     def _add_summary(self, summary: Any, step: int | None) -> None:
         self.experiment._get_file_writer().add_summary(summary, step)
+
+
+def _begun(path: Path) -> int:
+    """When an event file was begun, in seconds, as its name says; 0 where it says nothing."""
+    text = path.name.removeprefix(EVENTS.removesuffix("*")).partition(".")[0]
+    return int(text) if text.isdecimal() else 0
+
+
+@contextmanager
+def _clock_at(seconds: int) -> Iterator[None]:
+    """The time that an event file is named by."""
+    from tensorboard.summary.writer import event_file_writer
+
+    try:
+        event_file_writer.time = SimpleNamespace(time=lambda: seconds)
+        yield
+    finally:
+        event_file_writer.time = time
 
 
 def cut_events(path: Path, size: int, step: int) -> None:

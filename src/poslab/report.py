@@ -59,12 +59,21 @@ def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
         # from a single run, and another scheme has other options.
         named[group] = choice_of(options["_target_"])
         named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
-    return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in named.items()}
+    return {
+        key: value if isinstance(value, (int, float, bool)) else without_home(str(value))
+        for key, value in named.items()
+    }
 
 
 def config_text(job: TrainConfig) -> str:
     """The whole configuration as Markdown."""
-    return f"```yaml\n{yaml.safe_dump(asdict(job), sort_keys=False, allow_unicode=True)}```"
+    return f"```yaml\n{without_home(yaml.safe_dump(asdict(job), sort_keys=False, allow_unicode=True))}```"
+
+
+def without_home(text: str) -> str:
+    """A text for the dashboard, whose readers need not know where this person's own folder lies."""
+    home = os.path.expanduser("~")
+    return text.replace(f"{home}{os.sep}", f"~{os.sep}") if len(home) > 1 else text
 
 
 def shown_path(path: Path) -> Path:
@@ -151,6 +160,6 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         lines += [f"use it: {command}" for command in commands_for(shown_path(usable.parents[1]))]
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
-    if result.status == "interrupted":
+    if result.status == "interrupted" or (result.status == "failed" and usable.exists()):
         lines.append(f"go on:  the same command with resume=auto {pasted('hydra.run.dir', path)}")
     return "\n".join(lines)

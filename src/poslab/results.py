@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,10 @@ class DivergedError(RuntimeError):
     """The loss is no longer a finite number."""
 
 
+class LostFolderError(RuntimeError):
+    """Someone has removed the run's folder while the run was going."""
+
+
 Status = Literal["completed", "failed", "diverged", "interrupted"]
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
@@ -35,6 +39,8 @@ SUPERSEDED = "superseded"
 COPIES = "copies"
 """The folder of a bundle's copies, each a run folder."""
 EVENTS = "events.out.tfevents.*"
+KEPT_BYTES = 8192
+"""Of ``result.json`` while a run is going: enough for its status, settings and parameters."""
 PART = ".part"
 """What the name of a file ends in while it is being written."""
 
@@ -123,6 +129,12 @@ class RunFolder:
         """See `check_writable`."""
         check_writable(self.path, "hydra.run.dir", room)
 
+    def lost(self) -> LostFolderError:
+        """What a run whose folder is not there any more ends by."""
+        return LostFolderError(
+            f"{self.path} was removed while its run was going; nothing of it is left, start it again"
+        )
+
     def clear_parts(self) -> None:
         """Remove what a killed process was writing, which nobody will go on with."""
         for part in self.path.rglob(f".*{PART}"):
@@ -146,11 +158,13 @@ class RunFolder:
             **asdict(job),
         }
         self.path.mkdir(parents=True, exist_ok=True)
+        text = header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         try:
-            with open(self.path / CONFIG_FILE, "x", encoding="utf-8") as file:
-                file.write(header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+            write_first(self.path / CONFIG_FILE, text.encode())
         except FileExistsError as error:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
+        # Of a process that was killed before it came so far.
+        self.clear_parts()
         self.mark_unfinished(job, overrides)
 
     def mark_unfinished(self, job: TrainConfig, overrides: Sequence[str], seconds_before: float = 0.0) -> None:
@@ -161,21 +175,35 @@ class RunFolder:
             overrides: what was typed.
             seconds_before: what its earlier parts took.
         """
-        self.finish(
-            Result(
-                status="interrupted",
-                error="the run has not ended: it is still going, or its process was killed",
-                overrides=overrides,
-                seed=job.seed,
-                wall_seconds=seconds_before,
-            )
+        result = Result(
+            status="interrupted",
+            error="the run has not ended: it is still going, or its process was killed",
+            overrides=overrides,
+            seed=job.seed,
+            wall_seconds=seconds_before,
         )
+        # Spaces, which JSON allows: room for what is to be said when the disk is full.
+        write_atomically(self.path / RESULT_FILE, _encoded(result).ljust(KEPT_BYTES) + b"\n")
 
     def finish(self, result: Result) -> None:
-        """Write ``result.json``, whole or not at all."""
-        write_atomically(
-            self.path / RESULT_FILE, json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
-        )
+        """Write ``result.json``, whole or not at all; on a full disk where `mark_unfinished` has kept room for it.
+
+        Raises:
+            OSError: it cannot be written, or not all of it; then the status and the error are there.
+        """
+        path = self.path / RESULT_FILE
+        try:
+            write_atomically(path, _encoded(result))
+        except OSError:
+            short = _encoded(replace(result, metrics={}, batches_by_length={}, out_of_reach={}))
+            if path.exists() and len(short) <= path.stat().st_size:
+                with open(path, "r+b") as file:
+                    file.write(short.ljust(path.stat().st_size))
+            raise
+
+
+def _encoded(result: Result) -> bytes:
+    return json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
 
 
 def check_writable(folder: Path, key: str, room: int = 0) -> None:
@@ -233,5 +261,26 @@ def write_atomically(path: Path, content: bytes | memoryview, durable: bool = Fa
             with open(beside, "r+b") as file:
                 os.fsync(file.fileno())
         os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_first(path: Path, content: bytes) -> None:
+    """The same for a file that only one process may be the first to write.
+
+    Raises:
+        FileExistsError: another was first.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        beside.write_bytes(content)
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A file system without hard links.
+            with open(path, "xb") as file:
+                file.write(content)
     finally:
         beside.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import yaml
 
 from poslab.config import ConfigError, TrainConfig, flat
 from poslab.ranks import is_second_rank
-from poslab.results import CONFIG_FILE, COPIES, EVENTS, RESULT_FILE, RunFolder
+from poslab.results import CONFIG_FILE, COPIES, EVENTS, RESULT_FILE, RunFolder, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,10 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
     if not is_second_rank():
         folder.clear_parts()
         keep_events(folder.path, None if elsewhere else saved)
+        last = folder.checkpoints / "last.ckpt"
+        if saved is not None and not elsewhere and saved.path != last:
+            # Killed between the two files of one save. If it was the final one, no later save would make them equal.
+            write_atomically(last, saved.path.read_bytes(), durable=True)
         folder.mark_unfinished(job, overrides, seconds)
     return Start(saved, elsewhere, seconds)
 

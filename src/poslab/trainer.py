@@ -2,6 +2,8 @@
 
 import logging
 import math
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -103,9 +105,10 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def wants_progress_bar(setting: str) -> bool:
-    import sys
-
-    return sys.stderr.isatty() and sys.stdout.isatty() if setting == "auto" else setting.lower() == "true"
+    if setting != "auto":
+        return setting.lower() == "true"
+    # None where a process was started without the stream.
+    return all(stream is not None and stream.isatty() for stream in (sys.stderr, sys.stdout))
 
 
 def quieten() -> None:
@@ -113,6 +116,7 @@ def quieten() -> None:
     logging.captureWarnings(True)
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    threading.excepthook = _quiet_writers
     # Batches are made whole in the main process on purpose.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     # The training loss is logged by `CopyModule`, at steps of its own.
@@ -125,3 +129,12 @@ def quieten() -> None:
     # Nothing here changes logits in place.
     warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+
+
+_usual_excepthook = threading.excepthook
+
+
+def _quiet_writers(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writing thread also hands its exception to whoever writes next: there it is dealt with."""
+    if not type(failure.thread).__module__.startswith("tensorboard."):
+        _usual_excepthook(failure)

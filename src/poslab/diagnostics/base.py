@@ -136,7 +136,10 @@ class Diagnostic(Callback):
 
     def _draw_again(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Order the pictures of this step that a run which was stopped here did not come to show; nothing else."""
-        if self.gallery is not None and self.gallery.owes(trainer.global_step) and trainer.is_global_zero:
+        if self.gallery is None or not self.gallery.owes(trainer.global_step):
+            return
+        # One that did not look then has nothing to show; what it finds now may stand in another's picture.
+        if trainer.is_global_zero and trainer.global_step == self._last_look:
             self._look(trainer, module, only_pictures=self.gallery.owed)
 
     def _look(
