@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 
 from poslab import cli
 from poslab.config import ConfigError, checked
+from poslab.explanations import explain
 from poslab.preflight import preflight
 from poslab.report import final_report
 from poslab.results import DivergedError, Result, RunFolder
@@ -341,7 +342,8 @@ def test_preflight_passes_the_default_job(tmp_path: Path):
         (
             MemoryError("Unable to allocate 4 GiB"),
             "out of memory (Unable to allocate 4 GiB); "
-            "use a smaller data.batch_size, data.val_batch_size, model or task.length",
+            "use a smaller data.batch_size, data.val_batch_size, model or task.length, or free some: what was saved is "
+            "there, and the same command with resume=auto and hydra.run.dir=<its folder> goes on",
         ),
         (RuntimeError("boom\nbang"), "RuntimeError: boom bang (POSLAB_DEBUG=1 shows the traceback)"),
         (ValueError(), "ValueError: (POSLAB_DEBUG=1 shows the traceback)"),
@@ -350,8 +352,8 @@ def test_preflight_passes_the_default_job(tmp_path: Path):
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_any_error_becomes_one_line(error: Exception, line: str):
-    assert " ".join(cli.explain(error, CONF).split()) == line
-    assert "\n" not in cli.explain(error, CONF)
+    assert " ".join(explain(error, CONF).split()) == line
+    assert "\n" not in explain(error, CONF)
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from test_cli import no_device
 
-from poslab.cli import explain
 from poslab.config import ConfigError, checked, did_you_mean, nearest, run_name
+from poslab.explanations import explain
 from poslab.preflight import preflight
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")

@@ -20,9 +20,10 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.assembly import build_task
-from poslab.cli import explain, job_overrides, main_config_dir, pasted, quoted
+from poslab.cli import job_overrides, main_config_dir, pasted, quoted
 from poslab.config import ConfigError, TrainConfig, checked
 from poslab.devices import check_device
+from poslab.explanations import explain
 from poslab.preflight import check_buildable
 from poslab.ranks import check_alone
 from poslab.report import tensorboard_command
