@@ -149,16 +149,16 @@ def test_a_handler_that_only_looks_does_not_stop_the_run(tmp_path: Path, monkeyp
 
 
 def test_a_signal_that_is_ignored_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A command that another test has run in this process may have left its own.
+    before = {number: signal.getsignal(number) for number in stopping_signals()}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         answer_signals()
         with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
             told_to_stop(tmp_path / "run", 5, monkeypatch)
     finally:
-        for number in stopping_signals():
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert stored_status(tmp_path / "run") == "completed"
 
 

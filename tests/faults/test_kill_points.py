@@ -154,4 +154,4 @@ def test_a_killed_drawing_child_costs_its_pictures_and_nothing_else(
     assert "the picture heads/layer_0 failed at step 0, training goes on: its process ended early" in ended.out
     found = differences(tmp_path / "run", undisturbed)
     assert found
-    assert all("figures/" in one or "images" in one or "config" in one for one in found), found
+    assert all("figures" in one or "images" in one or "config" in one for one in found), found

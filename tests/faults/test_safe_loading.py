@@ -107,7 +107,9 @@ def test_a_tampered_checkpoint_runs_nothing(part: str, place: str, run: Path, se
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("place", ["resume", "ckpt_path", "evaluate"])
+@pytest.mark.parametrize(
+    "place", ["evaluate", *(pytest.param(one, marks=pytest.mark.faults) for one in ("resume", "ckpt_path"))]
+)
 def test_a_name_in_a_checkpoint_is_not_imported(place: str, run: Path, server: Server, tmp_path: Path) -> None:
     """Lightning before 2.6.6 could be made to, by a hyperparameter that is a plain text."""
     (tmp_path / "trap.py").write_text("import os\nos.mkdir('made')\ndef spring(*a, **k): os.mkdir('sprung')\n")
