@@ -14,6 +14,7 @@ install_import_hook("poslab", "typechecker.check")
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from shared_runs import counts, server, undisturbed  # noqa: E402, F401
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"

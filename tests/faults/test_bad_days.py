@@ -25,7 +25,7 @@ ENDS = {
     "memory, Python's": (
         {"fail": {"point": "step before", "number": 9, "kind": "MemoryError", "message": ""}},
         (),
-        "error: out of memory (MemoryError); use a smaller data.batch_size, data.val_batch_size or model",
+        "error: out of memory (MemoryError); use a smaller data.batch_size, data.val_batch_size, model or task.length",
     ),
     "memory, torch's": (
         {"limit_memory": {"point": "step before", "number": 9, "spare": 100_000_000}},
