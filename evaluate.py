@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from poslab.arguments import MOST_EXAMPLES, MOST_SEED, Option, command, whole, whole_numbers
 from poslab.config import ConfigError
+from poslab.startup import quick_imports
 
 if TYPE_CHECKING:
     from poslab.lengths import AtLength
@@ -34,15 +35,15 @@ def main(values: dict[str, Any]) -> None:
 
     folder = find_run(values["run"])
     checkpoint = find_checkpoint(folder, values["checkpoint"])
+    with quick_imports():
+        import torch
+
+        from poslab.data import TaskData
+        from poslab.lengths import at_lengths
+        from poslab.metrics import score_all
+        from poslab.resume import step_of
+        from poslab.threads import choose_threads
     job, task, model = load(folder, checkpoint)
-    import torch
-
-    from poslab.data import TaskData
-    from poslab.lengths import at_lengths
-    from poslab.metrics import score_all
-    from poslab.resume import step_of
-    from poslab.threads import choose_threads
-
     device = choose_device(values["device"])
     # As in training: the order of a sum depends on it, and so does its last digit.
     torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))

@@ -10,6 +10,7 @@ from typing import Any
 
 from poslab.arguments import MOST_SEED, Option, command, number, switch, whole
 from poslab.config import ConfigError
+from poslab.startup import quick_imports
 
 OPTIONS = {
     "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
@@ -31,13 +32,13 @@ def main(values: dict[str, Any]) -> None:
 
     folder = find_run(values["run"])
     checkpoint = find_checkpoint(folder, values["checkpoint"])
+    with quick_imports():
+        import numpy as np
+        import torch
+
+        from poslab.generation import example_prompt, generate, true_answer
+        from poslab.threads import choose_threads
     job, task, model = load(folder, checkpoint)
-    import numpy as np
-    import torch
-
-    from poslab.generation import example_prompt, generate, true_answer
-    from poslab.threads import choose_threads
-
     device = choose_device(values["device"])
     torch.set_num_threads(choose_threads(job.trainer.threads, 1, task.seq_len, job.model.d_model))
     if values["prompt"] is None:

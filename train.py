@@ -10,7 +10,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from poslab import cli, signals
+from poslab import cli, signals, startup
 
 CONFIG_DIR = Path(__file__).resolve().parent / "conf"
 
@@ -18,7 +18,8 @@ CONFIG_DIR = Path(__file__).resolve().parent / "conf"
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")
 def main(config: DictConfig) -> Any:
     # Here and not at the top: torch and Lightning take seconds, and --help or a typing error needs neither.
-    from poslab.experiment import run
+    with startup.quick_imports():
+        from poslab.experiment import run
 
     with cli.job_errors(CONFIG_DIR):
         return run(config, *cli.folder_and_overrides(), brief=cli.in_sweep())
@@ -26,6 +27,7 @@ def main(config: DictConfig) -> Any:
 
 if __name__ == "__main__":
     signals.answer_signals()
+    startup.quick_exit()
     with cli.one_line_errors(CONFIG_DIR):
         cli.check_typed()
         cli.require_preflight()

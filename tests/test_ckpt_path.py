@@ -175,7 +175,7 @@ def test_too_little_room_is_said_before_step_0(tmp_path: Path, monkeypatch: pyte
     usage = namedtuple("usage", "total used free")
     config = compose(*TINY)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10**9, 10**9, 1_500_000))
-    with pytest.raises(ConfigError, match=r"has 1\.5 MB free and the run needs about 17\.1 MB"):
+    with pytest.raises(ConfigError, match=r"has 1\.4 MiB free and the run needs about 16\.3 MiB"):
         preflight(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

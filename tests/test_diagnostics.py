@@ -23,7 +23,6 @@ from matplotlib import pyplot
 from test_gallery import children, needs_fork
 from test_tensorboard import IMAGES, SMALL, read, steps
 
-from poslab import experiment
 from poslab.assembly import build_task
 from poslab.config import ConfigError, DataConfig, checked
 from poslab.data import BatchStream, Probe, TaskData
@@ -447,7 +446,7 @@ def test_a_drawing_that_raises_costs_its_picture_alone(
         raise Fails("cannot draw")
 
     monkeypatch.setattr(heads, "draw_heads", fail)
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background))
     folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
     (warning,) = said(caplog)
     assert "heads/layer_0 failed at step 0, training goes on" in warning
@@ -485,7 +484,7 @@ def test_a_figures_folder_that_cannot_be_made_costs_files_not_the_run(
 @pytest.fixture
 def drawn_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where this process has one core only."""
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=True))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=True))
 
 
 @needs_fork
@@ -531,9 +530,9 @@ def test_a_child_that_hangs_is_given_up(
 
 @needs_fork
 def test_background_and_in_place_leave_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=True))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=True))
     back = train(tmp_path / "back", *ONE_EPOCH)
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     place = train(tmp_path / "place", *ONE_EPOCH)
     shown = [
@@ -571,7 +570,7 @@ def test_no_figure_stays_open_in_a_run(tmp_path: Path, monkeypatch: pytest.Monke
         return figure
 
     monkeypatch.setattr(figures_module, "Figure", watch)
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
     train(tmp_path / "run", *ONE_EPOCH)
     gc.collect()
     assert len(made) == 2 * len(IMAGES)

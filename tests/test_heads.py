@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from test_figures import assert_readable, texts
 from test_tensorboard import SMALL, read, steps
 
-from poslab import experiment
 from poslab.config import DataConfig
 from poslab.data import TaskData
 from poslab.diagnostics import Finding, Gallery, Picture, Scalars
@@ -378,7 +377,7 @@ def test_every_tag_is_there_and_the_summary_has_the_costs_of_its_own_step(
         return real(roles, n_sequences, step, costs)
 
     monkeypatch.setattr("poslab.diagnostics.head_roles.draw_roles", watch)
-    monkeypatch.setattr(experiment, "Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
     folder = train(
         tmp_path / "run", *SMALL, f"diagnostics=[{order}]", "model=transformer", "model.n_layers=3",
         "diagnostics.head_ablation.every=2",

@@ -27,10 +27,14 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SI
 
 @pytest.fixture(autouse=True)
 def _handlers_are_restored() -> Iterator[None]:
+    found = {number: signal.getsignal(number) for number in NUMBERS}
+    # Another test may have run a whole command in this process.
+    for number in NUMBERS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     before = {number: signal.getsignal(number) for number in NUMBERS}
     yield
     after = {number: signal.getsignal(number) for number in NUMBERS}
-    for number, handler in before.items():
+    for number, handler in found.items():
         signal.signal(number, handler)
     assert after == before
 

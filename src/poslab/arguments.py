@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from poslab.cli import one_line_errors
 from poslab.config import ConfigError, did_you_mean
+from poslab.startup import quick_exit
 
 
 class Option(NamedTuple):
@@ -122,6 +123,7 @@ def command(
         options: by key.
         required: the key that has to be given.
     """
+    quick_exit()
     arguments = sys.argv[1:]
     with one_line_errors(Path("conf")):
         try:

@@ -12,6 +12,7 @@ from poslab.devices import check_device
 from poslab.memory import check_memory
 from poslab.results import RunFolder
 from poslab.resume import named_checkpoint
+from poslab.startup import quick_imports
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
     check_compiler(job)
     check_model_fits(job, task)
     check_memory(job, task)
+    # Not at the top: torch, Lightning and matplotlib take seconds, and a typing error is answered at once.
+    with quick_imports():
+        from poslab.bundle.check import check_copies
+        from poslab.diagnostics import check_diagnostics
     model = build_model(job, task)
-    # Not at the top: it loads matplotlib, and a typing error is answered at once.
-    from poslab.bundle.check import check_copies
-    from poslab.diagnostics import check_diagnostics
-
     check_diagnostics(job.diagnostics, task, model.max_context_length)
     check_copies(job, task, model)
     return model

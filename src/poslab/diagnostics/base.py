@@ -18,6 +18,9 @@ from poslab.tasks import Task
 
 log = logging.getLogger(__name__)
 
+TOKENS = 2048
+"""As many of the validation set tell what heads do; of long sequences more would cost what the training does."""
+
 
 class Scalars(NamedTuple):
     """Numbers by their whole tag."""

@@ -5,6 +5,7 @@ pictures of one look are drawn by a forked child on another core; elsewhere, and
 they are drawn in place. Either way each is drawn once and shared by TensorBoard and the PNG file.
 """
 
+import gc
 import logging
 import os
 import pickle
@@ -236,6 +237,8 @@ def fork_drawing(orders: list[Order]) -> Child:
     if pid:
         return Child(pid, file, orders)
     try:
+        # It ends by itself soon; looking for garbage would only touch, and so copy, the memory that it shares.
+        gc.disable()
         # They may reach every process of a run, and none of the handlers is for this one, which ends by itself.
         for number in stopping_signals():
             signal.signal(number, signal.SIG_IGN)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from poslab.data import Probe
-from poslab.diagnostics.base import Diagnostic, Finding, Scalars
+from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Scalars
 from poslab.heads import head_ablation
 from poslab.model import LanguageModel
 
@@ -18,15 +18,16 @@ class HeadAblation(Diagnostic):
 
     Args:
         every: validations from one look to the next; 0 switches the diagnostic off.
-        examples: at most this many of the validation set's.
+        examples: at most this many of the validation set's; None: 64, or where they are long as many as have
+            `TOKENS` tokens, but 8.
 
     Raises:
         ValueError: ``examples < 1``.
     """
 
-    def __init__(self, every: int = 3, examples: int = 64) -> None:
+    def __init__(self, every: int = 3, examples: int | None = None) -> None:
         super().__init__(every)
-        if examples < 1:
+        if examples is not None and examples < 1:
             raise ValueError(f"examples={examples} must be at least 1")
         self.examples = examples
         self.costs: dict[int, list[list[float]]] = {}
@@ -36,7 +37,8 @@ class HeadAblation(Diagnostic):
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if not self._batches:
             data = probe.data
-            examples = min(self.examples, data.config.val_examples)
+            chosen = max(8, min(64, TOKENS // probe.tokens.shape[1])) if self.examples is None else self.examples
+            examples = min(chosen, data.config.val_examples)
             device = probe.tokens.device
             self._batches = [
                 (batch.tokens.to(device), batch.targets.to(device))

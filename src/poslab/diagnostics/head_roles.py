@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from poslab.data import Probe
-from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
+from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Picture, Scalars
 from poslab.diagnostics.figures import Plot
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.looks import looking
@@ -84,15 +84,15 @@ class HeadRoles(Diagnostic):
 
     Args:
         every: validations from one look to the next; 0 switches the diagnostic off.
-        sequences: at most this many.
+        sequences: at most this many; None: 16, or where they are long as many as have `TOKENS` tokens, but 4.
 
     Raises:
         ValueError: ``sequences < 1``.
     """
 
-    def __init__(self, every: int = 1, sequences: int = 16) -> None:
+    def __init__(self, every: int = 1, sequences: int | None = None) -> None:
         super().__init__(every)
-        if sequences < 1:
+        if sequences is not None and sequences < 1:
             raise ValueError(f"sequences={sequences} must be at least 1")
         self.sequences = sequences
         self._costs: Mapping[int, list[list[float]]] = {}
@@ -137,5 +137,6 @@ class HeadRoles(Diagnostic):
         """The sequences, in batches that a long context leaves room for."""
         n_tokens = probe.tokens.shape[1]
         rows = torch.cat([batch.tokens for batch in probe.data.validation.batches if batch.tokens.shape[1] == n_tokens])
-        self._batches = list(rows[: self.sequences].split(max(1, CELLS_AT_ONCE // n_tokens**2)))
+        chosen = max(4, min(16, TOKENS // n_tokens)) if self.sequences is None else self.sequences
+        self._batches = list(rows[:chosen].split(max(1, CELLS_AT_ONCE // n_tokens**2)))
         return self._batches
