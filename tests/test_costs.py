@@ -34,12 +34,8 @@ NEEDLESS = (
     "tensorboard.program",
     "tensorflow",
     "torchvision",
-    # Not yet: Lightning and torchmetrics load them for things that a run does not use.
-    # "matplotlib.pyplot",
-    # "scipy.signal",
-    # "scipy.stats",
-    # "torch._dynamo",
-    # "torch._inductor",
+    # Lightning's own imports bring torch._dynamo and, where it is installed, SciPy; see pyproject.toml.
+    "scipy",
 )
 
 

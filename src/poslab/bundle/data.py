@@ -28,8 +28,10 @@ def side_by_side(batches: Sequence[TensorBatch], at_least: int = 0) -> BundleBat
     """One batch of every copy; what is shorter than the longest, or than ``at_least``, ends in tokens of no account."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
     missing = [max(*seq_lens, at_least) - seq_len for seq_len in seq_lens]
-    tokens = [F.pad(batch.tokens, (0, n)) for batch, n in zip(batches, missing, strict=True)]
-    targets = [F.pad(batch.targets, (0, n), value=IGNORED) for batch, n in zip(batches, missing, strict=True)]
+    tokens, targets = [batch.tokens for batch in batches], [batch.targets for batch in batches]
+    if any(missing):
+        tokens = [F.pad(one, (0, n)) for one, n in zip(tokens, missing, strict=True)]
+        targets = [F.pad(one, (0, n), value=IGNORED) for one, n in zip(targets, missing, strict=True)]
     return BundleBatch(torch.stack(tokens), torch.stack(targets), seq_lens)
 
 

@@ -26,6 +26,7 @@ from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
 from poslab.diagnostics.figures import to_png
+from poslab.module import TrainingModule
 from poslab.results import RunFolder, write_atomically
 from poslab.signals import StoppedError, stopping_signals
 from poslab.threads import allowed_threads
@@ -133,7 +134,8 @@ class Gallery(Callback):
         self._start(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self._start(trainer)
+        assert isinstance(pl_module, TrainingModule)
+        self._start(trainer, awaited=trainer.global_step == pl_module.total_steps)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self._start(trainer, last=True)
@@ -166,8 +168,14 @@ class Gallery(Callback):
             os.waitpid(child.pid, 0)
             child.file.close()
 
-    def _start(self, trainer: lightning.Trainer, last: bool = False) -> None:
-        """Send what was ordered to be drawn; one child at a time, so that training keeps its core."""
+    def _start(self, trainer: lightning.Trainer, last: bool = False, awaited: bool = False) -> None:
+        """Send what was ordered to be drawn; one child at a time, so that training keeps its core.
+
+        Args:
+            trainer: of the run.
+            last: there will be no more orders.
+            awaited: there is no training left meanwhile, so that this process draws its half.
+        """
         if not self._orders:
             return
         if self.only_ends and self._begun and not last:
@@ -179,11 +187,13 @@ class Gallery(Callback):
         if not self.in_background:
             self._show(trainer, draw(orders))
             return
+        there, here = (orders[::2], orders[1::2]) if awaited or last else (orders, [])
         try:
-            self._child = fork_drawing(orders)
+            self._child = fork_drawing(there)
         except OSError as error:
             log.debug("no child could be forked (%s); drawing in place", error)
-            self._show(trainer, draw(orders))
+            here = orders
+        self._show(trainer, draw(here))
 
     def _show(self, trainer: lightning.Trainer, pictures: list[Drawn]) -> None:
         folder = self.folder or RunFolder(Path(trainer.default_root_dir))
