@@ -47,17 +47,17 @@ def costs() -> dict[str, dict[str, float]]:
     return json.loads(ended.stdout)
 
 
-def test_a_step_dispatches_hardly_more_operators_than_a_bare_loop(costs: dict[str, dict[str, float]]) -> None:
-    assert costs["default"]["operators"] <= 1.15 * costs["bare"]["operators"]
+def test_a_step_dispatches_fewer_operators_than_a_bare_loop(costs: dict[str, dict[str, float]]) -> None:
+    # The optimiser is one of them, and not one for each parameter and part of its formula.
+    assert costs["default"]["operators"] <= 0.7 * costs["bare"]["operators"]
 
 
 def test_a_step_calls_little_python(costs: dict[str, dict[str, float]]) -> None:
-    assert costs["default"]["python calls"] <= 9 * costs["bare"]["python calls"]
+    assert costs["default"]["python calls"] <= 7 * costs["bare"]["python calls"]
 
 
 def test_a_step_reads_one_number_and_three_when_it_logs(costs: dict[str, dict[str, float]]) -> None:
-    # Adam reads some too, in both.
-    assert costs["default"]["numbers read"] <= costs["bare"]["numbers read"] + 1 + 2 / LOG_EVERY
+    assert costs["default"]["numbers read"] <= 1 + 2 / LOG_EVERY
 
 
 def test_logging_happens_on_the_interval_only(costs: dict[str, dict[str, float]]) -> None:
@@ -72,9 +72,9 @@ def test_a_batch_is_made_whole_by_one_generator(costs: dict[str, dict[str, float
         assert (costs[job]["generators"], costs[job]["batches"]) == (copies, copies)
 
 
-def test_four_copies_cost_no_more_operators_and_python_than_two_runs(costs: dict[str, dict[str, float]]) -> None:
-    for what in ("operators", "python calls"):
-        assert costs["seeds=4"][what] <= 2 * costs["default"][what]
+def test_four_copies_cost_little_more_operators_and_python_than_two_runs(costs: dict[str, dict[str, float]]) -> None:
+    for what, most in (("operators", 1.8), ("python calls", 2.3)):
+        assert costs["seeds=4"][what] <= most * costs["default"][what]
 
 
 def at(step: int) -> tuple[CopyModule, TensorBatch]:

@@ -562,14 +562,14 @@ def test_no_process_is_left_by_a_run_that_fails(tmp_path: Path, monkeypatch: pyt
 
 def test_no_figure_stays_open_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
-    real = figures_module.Figure
+    real = figures_module.LabelledFigure
 
     def watch(*arguments: Any, **options: Any) -> Any:
         figure = real(*arguments, **options)
         made.append(weakref.ref(figure))
         return figure
 
-    monkeypatch.setattr(figures_module, "Figure", watch)
+    monkeypatch.setattr(figures_module, "LabelledFigure", watch)
     monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
     train(tmp_path / "run", *ONE_EPOCH)
     gc.collect()

@@ -134,8 +134,8 @@ class Gallery(Callback):
         self._start(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        assert isinstance(pl_module, TrainingModule)
-        self._start(trainer, awaited=trainer.global_step == pl_module.total_steps)
+        over = isinstance(pl_module, TrainingModule) and trainer.global_step == pl_module.total_steps
+        self._start(trainer, awaited=over)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self._start(trainer, last=True)
