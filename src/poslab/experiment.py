@@ -5,6 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -317,5 +318,9 @@ def finish(
         folder.finish(result)
     except OSError as error:
         failures.append(error)
+        if result.status == "completed":
+            # As far as anyone can read, it is not; the status alone may still find its place.
+            with suppress(OSError):
+                folder.finish(replace(result, status="failed", error=describe(error)))
     if failures:
         raise failures[0]

@@ -102,6 +102,9 @@ class TrainingModule(lightning.LightningModule):
         Raises:
             ConfigError: names the first difference.
         """
+        if "state_dict" not in checkpoint:
+            # That of a model which is shared among ranks has been loaded already, each rank's own part.
+            return
         there, here = checkpoint["state_dict"], self.state_dict()
         for name in sorted(there.keys() | here.keys()):
             shapes = [tuple(one[name].shape) if name in one else "missing" for one in (there, here)]
