@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from poslab import MultiHeadSelfAttention, PositionScheme, count_parameters
 from poslab.model.attention import masked_softmax
+from poslab.positions.alibi import ALiBi
 
 quick = settings(deadline=None, max_examples=100, derandomize=True)
 
@@ -521,3 +522,13 @@ def test_dropout_keeps_the_mean(return_weights: bool) -> None:
     many = attention(x.expand(4000, 4, 8), return_weights)
     many = many[0] if return_weights else many
     torch.testing.assert_close(many.mean(0), attention.eval()(x)[0], rtol=0, atol=0.03)
+
+
+def test_a_bias_goes_to_the_fused_kernel_too() -> None:
+    # A mask of three axes would be taken apart into products and a softmax, seven times as slow.
+    attention = MultiHeadSelfAttention(32, 4, 8).eval()
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        attention(torch.randn(2, 8, 32), positions=ALiBi(4))
+    calls = {event.key for event in seen.key_averages()}
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in calls
+    assert "aten::_scaled_dot_product_attention_math" not in calls

@@ -21,10 +21,16 @@ def causal(*shape: int) -> Tensor:
     return mask.requires_grad_()
 
 
-@pytest.mark.parametrize("mask", ["none", "of all", "of each", "of each, for all heads"])
+@pytest.mark.parametrize("mask", ["none", "of all", "of each", "of each, with a batch axis", "of each, for all heads"])
 def test_outputs_and_gradients_are_those_of_each_copy_alone(mask: str) -> None:
     q, k, v = parts(N, B, H)
-    masks = {"none": None, "of all": causal(H), "of each": causal(N, H), "of each, for all heads": causal(N)}
+    masks = {
+        "none": None,
+        "of all": causal(H),
+        "of each": causal(N, H),
+        "of each, with a batch axis": causal(N, 1, H),
+        "of each, for all heads": causal(N),
+    }
     given = masks[mask]
     own = 0 if mask.startswith("of each") else None
 

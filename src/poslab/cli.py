@@ -118,7 +118,10 @@ def check_typed() -> None:
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
-    parser.parse_args()
+    if parser.parse_args().experimental_rerun:
+        raise schema.ConfigError(
+            "--experimental-rerun reads a pickle, which can run anything; a run's config.yaml says how to run it again"
+        )
 
 
 def require_preflight() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 import yaml
 from harness import ROOT, RUN, Server
+from test_cli import typed
 
 QUIET = (*RUN, "logger=none", "diagnostics=none")
 SOURCES = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
@@ -198,3 +200,11 @@ def test_nothing_is_shown_to_the_network_and_no_home_is_named(server: Server, tm
     content = events.read_bytes()
     assert b"~/rows.pt" in content
     assert str(rows.parent).encode() not in content
+
+
+def test_a_pickle_that_hydra_would_rerun_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "job.pickle", "wb") as file:
+        pickle.dump(MakesAFolder(tmp_path / "ran"), file)
+    said = typed(tmp_path, f"--experimental-rerun={tmp_path / 'job.pickle'}")
+    assert "error: --experimental-rerun reads a pickle" in str(said)
+    assert not (tmp_path / "ran").exists()

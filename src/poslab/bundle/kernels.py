@@ -66,9 +66,9 @@ class _OverCopies(torch.autograd.Function):
         )
         n_rows = q.shape[1]
         if mask is not None and in_dims[3] is not None:
-            # (N, H, T, T) or (N, T, T) -> one mask for each sequence of each copy.
+            # (N, 1, H, T, T), or without the axes for batch and heads -> one mask for each sequence of each copy.
             mask = mask.movedim(in_dims[3], 0)
-            mask = mask.reshape(n, 1, *(1,) * (4 - mask.dim()), *mask.shape[1:])
+            mask = mask.reshape(n, *(1,) * (5 - mask.dim()), *mask.shape[1:])
             mask = mask.expand(n, n_rows, *mask.shape[2:]).flatten(0, 1)
         mixed = F.scaled_dot_product_attention(
             q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask, is_causal=is_causal
