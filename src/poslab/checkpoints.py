@@ -94,12 +94,9 @@ class Checkpoints(Checkpoint):
             # The validation comes now, and then this epoch's checkpoint.
             return
         told = self._told(trainer)
-        if not told and self._due(trainer, step):
-            # A picture of an earlier step cannot be drawn again by a run that goes on from here.
-            self.gallery.finish(trainer)
+        if told or self._due(trainer, step):
             self._save(trainer)
-        elif told:
-            self._save(trainer)
+        if told:
             self.hold.deliver()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -143,6 +140,8 @@ class Checkpoints(Checkpoint):
         if not self.folder.taken():
             # It would be made again, with a checkpoint that no configuration belongs to.
             raise self.folder.lost()
+        # One of an earlier step cannot be drawn again by a run that goes on from here.
+        self.gallery.finish(trainer, before=trainer.global_step)
         best, last = (self.folder.checkpoints / f"{name}.ckpt" for name in ("best", "last"))
         trainer.save_checkpoint(best if is_best else last)
         # The best one first: a run that is killed between the two goes on from there.

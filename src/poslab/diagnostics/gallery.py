@@ -154,9 +154,9 @@ class Gallery(Callback):
         self._start(trainer, last=True)
         self.finish(trainer)
 
-    def finish(self, trainer: lightning.Trainer) -> None:
-        """Wait for the child that is drawing, if any, and show what it drew."""
-        if self._child is not None:
+    def finish(self, trainer: lightning.Trainer, before: int | None = None) -> None:
+        """Wait for the child that is drawing, if any, and show what it drew; if given, only pictures before a step."""
+        if self._child is not None and (before is None or any(order.step < before for order in self._child.orders)):
             child, self._child = self._child, None
             self._show(trainer, await_drawing(child))
 
