@@ -55,10 +55,11 @@ def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
         ConfigError: one line that names the values and the way out.
     """
     check_compiler(job)
-    check_model_fits(job, task)
-    check_memory(job, task)
     # Not at the top: torch, Lightning and matplotlib take seconds, and a typing error is answered at once.
     with quick_imports():
+        # These two load torch, and of a job that they refuse nothing more is needed.
+        check_model_fits(job, task)
+        check_memory(job, task)
         from poslab.bundle.check import check_copies
         from poslab.diagnostics import check_diagnostics
     model = build_model(job, task)
