@@ -7,21 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poslab.config import choice_of
+from poslab.resume import PRESENTATION
 
 Value = int | float | str
 
 SEED = "seed"
-# What a job shows, where it writes and how many are trained beside it, not what it computes.
-_NOT_SETTINGS = ("defaults", "hydra", "diagnostics", "logger", "sweep", "resume", "ckpt_path", "seeds")
-# Likewise single keys: how fast it goes, not what comes out.
-_NOT_KEYS = (
-    "trainer.progress_bar",
-    "trainer.threads",
-    "trainer.checkpoint_every_n_steps",
-    "trainer.checkpoint_every_minutes",
-    "data.num_workers",
-    "compile",
-)
+# What a job shows, where it writes, how fast it goes and how many are trained beside it, not what it computes.
+_NOT_SETTINGS = (*PRESENTATION, "defaults", "hydra", "seeds")
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
 
@@ -31,7 +23,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
     A class named by ``_target_`` is shown as its module, as on the command line: ``pos`` is ``sinusoidal``.
     """
     found = _flat({key: value for key, value in config.items() if key not in _NOT_SETTINGS}, "")
-    return {key: value for key, value in found if key not in _NOT_KEYS}
+    return {key: value for key, value in found if key not in _NOT_SETTINGS}
 
 
 def _flat(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Value]]:
@@ -69,7 +61,7 @@ def _number(text: str) -> Value:
 def is_setting(override: str) -> bool:
     """Whether an override says what a job computes, rather than where it writes."""
     key = override.lstrip("+~").partition("=")[0]
-    return re.split("[./]", key, maxsplit=1)[0] not in _NOT_SETTINGS and key not in _NOT_KEYS
+    return re.split("[./]", key, maxsplit=1)[0] not in _NOT_SETTINGS and key not in _NOT_SETTINGS
 
 
 def varying(jobs: Sequence[Mapping[str, Value]]) -> list[str]:
