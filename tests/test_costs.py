@@ -16,7 +16,7 @@ from count_costs import LOG_EVERY
 from poslab.assembly import build_model, build_task
 from poslab.config import checked
 from poslab.data import BatchStream, TensorBatch
-from poslab.diagnostics import gallery
+from poslab.diagnostics import drawing
 from poslab.loggers import RunTensorBoard
 from poslab.model import MultiHeadSelfAttention
 from poslab.module import CopyModule
@@ -105,7 +105,7 @@ def test_between_two_logged_steps_an_accelerator_is_not_waited_for() -> None:
 def test_each_picture_of_a_look_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: Counter[int] = Counter()
     shown: Counter[tuple[str, int]] = Counter()
-    to_png, log_png = gallery.to_png, RunTensorBoard.log_png
+    to_png, log_png = drawing.to_png, RunTensorBoard.log_png
 
     def noted(figure: Any) -> bytes:
         drawn[len(shown)] += 1
@@ -115,9 +115,9 @@ def test_each_picture_of_a_look_is_drawn_once(tmp_path: Path, monkeypatch: pytes
         shown[tag, step] += 1
         log_png(self, tag, png, step)
 
-    monkeypatch.setattr(gallery, "to_png", noted)
+    monkeypatch.setattr(drawing, "to_png", noted)
     monkeypatch.setattr(RunTensorBoard, "log_png", noted_too)
-    monkeypatch.setattr(gallery, "CAN_FORK", False)
+    monkeypatch.setattr(drawing, "CAN_FORK", False)
     train(tmp_path, "data.steps_per_epoch=4", "trainer.max_epochs=2", "data.val_examples=20")
     assert set(shown.values()) == {1}
     assert drawn.total() == len(shown)

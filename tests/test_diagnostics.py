@@ -26,7 +26,7 @@ from test_tensorboard import IMAGES, SMALL, read, steps
 from poslab.assembly import build_task
 from poslab.config import ConfigError, DataConfig, checked
 from poslab.data import BatchStream, Probe, TaskData
-from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, heads
+from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, drawing, heads
 from poslab.diagnostics import figures as figures_module
 from poslab.diagnostics import gallery as gallery_module
 from poslab.diagnostics.embedding_gradient import EmbeddingGradient
@@ -492,15 +492,16 @@ def drawn_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_child_that_is_killed_costs_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parent, real, before = os.getpid(), heads.draw_heads, children()
+    real, before = drawing.draw, children()
 
-    def die_once(*arguments: Any, **options: Any) -> Any:
-        if os.getpid() != parent and not (tmp_path / "died").exists():
+    def die_once(orders: list[drawing.Order]) -> list[drawing.Drawn]:
+        if not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*arguments, **options)
+        return real(orders)
 
-    monkeypatch.setattr(heads, "draw_heads", die_once)
+    # Where the process that draws has it from; the training has its own.
+    monkeypatch.setattr(drawing, "draw", die_once)
     folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
     assert said(caplog)
     assert len(said(caplog)) == len(set(said(caplog))) <= len(IMAGES)
@@ -517,8 +518,8 @@ def test_a_child_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = children()
-    monkeypatch.setattr(gallery_module, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(heads, "draw_heads", lambda *_, **__: time.sleep(600))
+    monkeypatch.setattr(drawing, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(drawing, "draw", lambda _: time.sleep(600))
     started = time.monotonic()
     folder = train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
     assert time.monotonic() - started < 60

@@ -15,22 +15,22 @@ from conftest import ROOT
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, Bbox
-from PIL import Image
+from PIL import Image, ImageChops
 
 from poslab.diagnostics.embedding_gradient import draw_rows
 from poslab.diagnostics.figures import (
     Label,
     LabelledFigure,
-    Plot,
+    Map,
     message_figure,
     new_figure,
-    sparse_ticks,
     to_array,
     to_png,
     write_labels,
 )
 from poslab.diagnostics.heads import cell_outlines, draw_heads
 from poslab.diagnostics.neighbour_similarity import draw_curve, draw_matrix
+from poslab.diagnostics.plots import MapPlot, Plot, matrix_figure, sparse_ticks
 from poslab.diagnostics.position_table import draw_table
 from poslab.metrics import neighbour_cosine_matrix
 from poslab.positions.sinusoidal import sinusoidal_table
@@ -63,16 +63,28 @@ def pixels(figure: Figure) -> np.ndarray:
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
 
 
+def maps(figure: Figure) -> list[Map]:
+    assert isinstance(figure, LabelledFigure)
+    return figure.maps
+
+
+def place(figure: Figure, x: float, y: float) -> tuple[float, float]:
+    """Pixels from the lower left corner of the coordinates of its maps."""
+    assert isinstance(figure, LabelledFigure)
+    assert figure.data is not None
+    across, up = figure.data.transform((x, y))
+    return float(across), float(up)
+
+
 def at(figure: Figure, picture: np.ndarray, x: float, y: float) -> tuple[int, ...]:
-    """The colour at data coordinates of the first axes."""
-    across, up = figure.axes[0].transData.transform((x, y))
+    """The colour at the coordinates of its maps."""
+    across, up = place(figure, x, y)
     return tuple(picture[picture.shape[0] - 1 - int(up), int(across)])
 
 
 def corner(figure: Figure, head: int) -> tuple[float, float]:
-    """Data coordinates of the centre of a head's cell (0, 0)."""
-    left, _, _, top = figure.axes[0].images[head].get_extent()
-    return left + 0.5, top + 0.5
+    """Coordinates of the centre of a head's cell (0, 0)."""
+    return maps(figure)[head].at
 
 
 def viridis(value: float) -> tuple[int, ...]:
@@ -85,7 +97,7 @@ def close(colour: tuple[int, ...], other: tuple[int, ...], by: int = 3) -> bool:
 
 def red_at(figure: Figure, picture: np.ndarray, x: float, y: float) -> bool:
     """Whether a red line runs through this place, or one pixel beside it."""
-    across, up = figure.axes[0].transData.transform((x, y))
+    across, up = place(figure, x, y)
     row, column = picture.shape[0] - 1 - int(up), int(across)
     patch = picture[row - 1 : row + 2, column - 1 : column + 2].reshape(-1, 3)
     return bool(((patch[:, 0] > 170) & (patch[:, 1] < 90) & (patch[:, 2] < 90)).any())
@@ -102,9 +114,12 @@ def ink(figure: Figure, label: Label) -> Bbox:
     beyond = 600
     paper = Image.new("RGB", (width + 2 * beyond, height + 2 * beyond), "white")
     write_labels(paper, [label._replace(transform=label.transform + Affine2D().translate(beyond, beyond))])
-    rows, columns = np.nonzero((np.asarray(paper) < 128).any(axis=-1))
-    up = paper.height - rows
-    return Bbox([(columns.min() - beyond, up.min() - 1 - beyond), (columns.max() + 1 - beyond, up.max() - beyond)])
+    red, green, blue = paper.split()
+    dark = ImageChops.darker(ImageChops.darker(red, green), blue).point([255] * 128 + [0] * 128)
+    covered = dark.getbbox()
+    assert covered is not None
+    left, top, right, bottom = covered
+    return Bbox([(left - beyond, paper.height - bottom - beyond), (right - beyond, paper.height - top - beyond)])
 
 
 def assert_readable(figure: Figure) -> None:
@@ -121,13 +136,14 @@ def assert_readable(figure: Figure) -> None:
             min(box.y1, other_box.y1) - max(box.y0, other_box.y0) > 1
         )
         assert not lapped, f"{text!r} is written over {other!r}"
-    for axes in figure.axes:
-        for image in axes.images:
-            shown = image.get_window_extent()
-            for text, box in boxes:
-                across = min(box.x1, shown.x1) - max(box.x0, shown.x0)
-                down = min(box.y1, shown.y1) - max(box.y0, shown.y0)
-                assert across <= 1 or down <= 1, f"{text!r} is written over a map"
+    for one in figure.maps:
+        rows, columns = one.cell * np.array(one.values.shape)
+        left, top = place(figure, one.at[0] - 0.5, one.at[1] - 0.5)
+        right, bottom = place(figure, one.at[0] - 0.5 + columns, one.at[1] - 0.5 + rows)
+        for text, box in boxes:
+            across = min(box.x1, right) - max(box.x0, left)
+            down = min(box.y1, top) - max(box.y0, bottom)
+            assert across <= 1 or down <= 1, f"{text!r} is written over a map"
 
 
 # Attention maps
@@ -138,7 +154,7 @@ def test_each_cell_has_the_colour_of_its_weight_and_the_future_is_grey(n_heads: 
     weights = some_weights(n_heads, 12)
     figure, _, _ = heads_figure(weights)
     picture = pixels(figure)
-    assert len(figure.axes[0].images) == n_heads
+    assert len(maps(figure)) == n_heads
     for head in range(n_heads):
         x, y = corner(figure, head)
         for query, key in itertools.product(range(12), repeat=2):
@@ -155,7 +171,7 @@ def test_one_colour_scale_for_all_heads_whatever_their_largest_weight() -> None:
     picture = pixels(figure)
     corners = [corner(figure, head) for head in range(4)]
     assert {at(figure, picture, x + 3, y + 5) for x, y in corners} == {at(figure, picture, *corners[1])}
-    assert {image.get_clim() for image in figure.axes[0].images} == {(0.0, 1.0)}
+    assert {(one.low, one.high) for one in maps(figure)} == {(0.0, 1.0)}
     # A weight of zero that could have been more is not the grey of what was masked.
     assert close(at(figure, picture, corners[0][0] + 1, corners[0][1] + 3), viridis(0.0))
 
@@ -199,12 +215,11 @@ def test_heads_are_named_and_both_axes_carry_the_token_labels(n_heads: int) -> N
 def test_a_label_stands_beside_its_own_row_and_below_its_own_column() -> None:
     figure, labels, _ = heads_figure(some_weights(1, 12))
     figure.canvas.draw()
-    axes = figure.axes[0]
     x, y = corner(figure, 0)
     assert isinstance(figure, LabelledFigure)
     centres = [ink(figure, label) for label in figure.labels if label.text == "SEP"]
     assert len(centres) == 2
-    across, up = axes.transData.transform((x + labels.index("SEP"), y + labels.index("SEP")))
+    across, up = place(figure, x + labels.index("SEP"), y + labels.index("SEP"))
     assert any(abs((box.x0 + box.x1) / 2 - across) < 4 for box in centres)
     assert any(abs((box.y0 + box.y1) / 2 - up) < 4 for box in centres)
 
@@ -320,9 +335,9 @@ def test_legend_of_the_curve_is_not_written_over_the_curve() -> None:
 def test_matrix_is_drawn_from_minus_one_to_one() -> None:
     matrix = neighbour_cosine_matrix(sinusoidal_table(12, 32)).numpy()
     figure = draw_matrix(matrix)
-    (image,) = figure.axes[0].images
-    assert image.get_clim() == (-1, 1)
-    assert np.array_equal(image.get_array(), matrix)
+    (image,) = maps(figure)
+    assert (image.low, image.high) == (-1, 1)
+    assert np.array_equal(image.values, matrix)
     assert {"position", "cosine", "-1", "0", "1", "11"} <= set(texts(figure))
 
 
@@ -330,10 +345,9 @@ def test_matrix_is_drawn_from_minus_one_to_one() -> None:
 def test_table_is_drawn_whole_on_a_scale_with_white_at_zero(d_model: int) -> None:
     table = 3 * sinusoidal_table(12, d_model).numpy()
     figure = draw_table(table)
-    (image,) = figure.axes[0].images
-    low, high = image.get_clim()
-    assert high == -low == pytest.approx(np.abs(table).max())
-    assert np.array_equal(image.get_array(), table)
+    (image,) = maps(figure)
+    assert image.high == -image.low == pytest.approx(np.abs(table).max())
+    assert np.array_equal(image.values, table)
     written = texts(figure)
     assert {"position", "dimension", "value"} <= set(written)
     assert any("12" in text and str(d_model) in text and "table" in text for text in written)
@@ -347,10 +361,10 @@ def test_rows_are_coloured_where_gradient_came_and_white_elsewhere() -> None:
     norms = np.zeros(65, dtype=np.float32)
     norms[[0, 13, 64]] = (1.0, 2.0, 0.5)
     figure = draw_rows(norms, 240)
-    (image,) = figure.axes[0].images
-    columns = image.get_array().shape[1]
+    (image,) = maps(figure)
+    columns = image.values.shape[1]
     picture = pixels(figure)
-    for token in range(image.get_array().size):
+    for token in range(image.values.size):
         seen = at(figure, picture, token % columns, token // columns)
         has = token < 65 and norms[token] > 0
         assert close(seen, viridis(float(norms[token]) / 2)) if has else seen == (255, 255, 255)
@@ -383,6 +397,39 @@ def test_every_picture_can_be_read(name: str) -> None:
     assert 150 <= height < 2500
     assert 150 <= width < 2500
     assert_readable(figure)
+
+
+@pytest.mark.parametrize("cell", [1.0, 3.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 2), (40, 90), (500, 700)])
+def test_every_pixel_of_a_map_has_the_colour_of_the_cell_that_its_middle_lies_in(
+    shape: tuple[int, int], cell: float
+) -> None:
+    values = np.random.default_rng(0).random(shape)
+    rows, columns = (cell * n for n in shape)
+    plot = MapPlot(3.03, 2.37, "map", "x", "y", columns + 2, rows + 1, framed=False)
+    plot.map(values, "viridis", 0.0, 1.0, (1.0, 0.5), cell)
+    picture = pixels(plot.figure)[::-1]
+    shades = (255 * colormaps["viridis"](values)[..., :3]).astype(int)
+    (left, top), (right, bottom) = plot.data.transform([(0.5, 0.0), (0.5 + columns, rows)])
+    across, up = np.meshgrid(
+        np.arange(math.ceil(left + 0.5), math.floor(right - 0.5)),
+        np.arange(math.ceil(bottom + 0.5), math.floor(top - 0.5)),
+    )
+    middles = np.stack([across.ravel() + 0.5, up.ravel() + 0.5], axis=1)
+    column, row = ((plot.data.inverted().transform(middles) - (0.5, 0.0)) / cell).T
+    # On a border between two cells either side will do.
+    inside = (np.abs(column - column.round()) > 1e-6) & (np.abs(row - row.round()) > 1e-6)
+    seen = picture[up.ravel(), across.ravel()][inside]
+    assert np.abs(seen - shades[row.astype(int), column.astype(int)][inside]).max() <= 1
+    assert len(seen) > 1000
+
+
+def test_nan_is_left_white_and_a_colour_scale_beyond_its_ends_is_cut() -> None:
+    figure = matrix_figure(np.array([[np.nan, 5.0], [-5.0, 0.0]]), 2, 2, "map", "x", "y", "value", limit=1.0)
+    picture = pixels(figure)
+    assert at(figure, picture, 0, 0) == (255, 255, 255)
+    assert close(at(figure, picture, 1, 0), (103, 0, 31))
+    assert close(at(figure, picture, 0, 1), (5, 48, 97))
 
 
 def test_a_title_wider_than_its_axes_is_not_cut_off() -> None:

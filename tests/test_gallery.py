@@ -5,7 +5,6 @@ import logging
 import os
 import pickle
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,9 +16,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from poslab.diagnostics import drawing
 from poslab.diagnostics import gallery as gallery_module
+from poslab.diagnostics.drawing import CAN_FORK, DrawingProcess, Drawn, Order, draw, portable_size, reap
 from poslab.diagnostics.figures import message_figure, to_png
-from poslab.diagnostics.gallery import CAN_FORK, Child, Drawn, Gallery, Order, await_drawing, draw, fork_drawing
+from poslab.diagnostics.gallery import Gallery
 from poslab.diagnostics.position_table import draw_table
 
 needs_fork = pytest.mark.skipif(not CAN_FORK, reason="pictures are drawn in place here")
@@ -73,7 +74,11 @@ class Stage:
 
 
 def children() -> set[int]:
-    """Processes that this one has started and not yet waited for, zombies among them."""
+    """Processes that this one has started and that have not ended, nor are about to."""
+    deadline = time.monotonic() + 5
+    while drawing._ENDING and time.monotonic() < deadline:
+        reap()
+        time.sleep(0.001)
     listed = Path("/proc/self/task").glob("*/children")
     return {int(pid) for path in listed for pid in path.read_text().split()}
 
@@ -98,6 +103,13 @@ def die(parent: int) -> Figure:
     assert os.getpid() != parent
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
+
+
+def note_process(file: Path) -> Figure:
+    with file.open("a") as notes:
+        notes.write(f"{os.getpid()}\n")
+    time.sleep(0.02)
+    return message_figure("noted")
 
 
 def slow(seconds: float, sign: Path | None = None) -> Figure:
@@ -133,9 +145,37 @@ def test_background_and_in_place_give_the_same_bytes(tmp_path: Path) -> None:
 @needs_fork
 def test_drawing_really_happens_in_another_process(tmp_path: Path) -> None:
     stage = Stage(tmp_path, in_background=True)
-    stage.look(0, pid=lambda: message_figure(str((tmp_path / "pid").write_text(str(os.getpid())))))
+    for step in range(3):
+        stage.look(step, pid=partial(note_process, tmp_path / "pids"))
+    stage.gallery.finish(stage.trainer)
+    # One process for all of them.
+    first, *others = (tmp_path / "pids").read_text().split()
+    assert int(first) != os.getpid()
+    assert others == [first, first]
     stage.end()
-    assert int((tmp_path / "pid").read_text()) != os.getpid()
+
+
+@needs_fork
+def test_what_no_other_process_can_be_told_is_drawn_here(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, in_background=True)
+    stage.look(0, here=lambda: note_process(tmp_path / "here"), there=partial(note_process, tmp_path / "there"))
+    stage.end()
+    assert (tmp_path / "here").read_text().split() == [str(os.getpid())]
+    assert str(os.getpid()) not in (tmp_path / "there").read_text()
+    assert set(stage.shown.tags) == {"group/here", "group/there"}
+
+
+@needs_fork
+def test_when_training_is_over_both_processes_draw(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, in_background=True)
+    for n in range(12):
+        stage.gallery.order(f"group/{n}", 3, partial(note_process, tmp_path / "pids"))
+    stage.end()
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 12
+    assert len(set(pids)) == 2
+    assert str(os.getpid()) in pids
+    assert sorted(stage.shown.tags) == sorted(f"group/{n}" for n in range(12))
 
 
 @needs_fork
@@ -145,7 +185,7 @@ def test_a_child_draws_only_where_there_is_a_core_for_it(
 ) -> None:
     monkeypatch.setattr(gallery_module, "allowed_threads", lambda: threads)
     assert Gallery().in_background is in_background
-    monkeypatch.setattr(gallery_module, "CAN_FORK", False)
+    monkeypatch.setattr(drawing, "CAN_FORK", False)
     assert not Gallery().in_background
 
 
@@ -218,7 +258,7 @@ def test_a_killed_child_costs_its_pictures_and_nothing_else(tmp_path: Path, capl
 def test_a_hanging_child_is_ended_when_patience_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gallery_module, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(drawing, "PATIENCE_SECONDS", 0.2)
     stage = Stage(tmp_path, in_background=True)
     started = time.monotonic()
     stage.look(0, word=partial(slow, 100))
@@ -230,56 +270,117 @@ def test_a_hanging_child_is_ended_when_patience_is_over(
     assert stage.shown.pictures == []
 
 
+@pytest.fixture
+def process() -> Iterator[DrawingProcess]:
+    process = DrawingProcess()
+    yield process
+    process.kill()
+
+
+def begun(process: DrawingProcess, sign: Path, seconds: float) -> None:
+    """Have it draw something that takes so long, and return when it is at it."""
+    assert process.send([Order("a", 1, partial(slow, seconds, sign))])
+    while not sign.exists():
+        time.sleep(0.005)
+
+
 @needs_fork
-def test_a_child_that_someone_else_waited_for_is_read_all_the_same(tmp_path: Path) -> None:
-    child = fork_drawing([Order("a", 1, good())])
-    os.waitpid(child.pid, 0)
-    assert [(one.tag, one.step, one.error) for one in await_drawing(child)] == [("a", 1, None)]
+def test_one_process_draws_lot_after_lot(process: DrawingProcess) -> None:
+    for step in range(3):
+        assert process.send([Order("a", step, good()), Order("b", step, bad)])
+        assert [order.step for order in process.orders] == [step, step]
+        done = process.collect()
+        assert [(one.tag, one.step, one.error is None) for one in done] == [("a", step, True), ("b", step, False)]
+        assert process.orders == []
+
+
+@needs_fork
+def test_a_process_that_someone_else_waited_for_is_read_all_the_same(process: DrawingProcess, tmp_path: Path) -> None:
+    begun(process, tmp_path / "started", 0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitpid(process.pid, 0)
+    assert [(one.tag, one.step, one.error) for one in process.collect()] == [("a", 1, "its process ended early")]
 
 
 @needs_fork
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_what_stops_the_training_does_not_stop_the_child(number: signal.Signals, tmp_path: Path) -> None:
-    sign = tmp_path / "started"
-    child = fork_drawing([Order("a", 1, partial(slow, 0.3, sign))])
-    while not sign.exists():
-        time.sleep(0.005)
-    os.kill(child.pid, number)
-    (done,) = await_drawing(child)
+def test_what_stops_the_training_does_not_stop_the_drawing(
+    number: signal.Signals, process: DrawingProcess, tmp_path: Path
+) -> None:
+    begun(process, tmp_path / "started", 0.3)
+    os.kill(process.pid, number)
+    (done,) = process.collect()
     assert done.error is None
     assert done.png == to_png(message_figure("slow"))
 
 
 @needs_fork
-def test_a_killed_child_is_not_waited_for(tmp_path: Path) -> None:
-    sign = tmp_path / "started"
-    child = fork_drawing([Order("a", 1, partial(slow, 100, sign))])
-    while not sign.exists():
-        time.sleep(0.005)
-    os.kill(child.pid, signal.SIGKILL)
-    (failed,) = await_drawing(child)
+def test_a_killed_process_is_not_waited_for(process: DrawingProcess, tmp_path: Path) -> None:
+    begun(process, tmp_path / "started", 100)
+    assert not process.ready
+    os.kill(process.pid, signal.SIGKILL)
+    (failed,) = process.collect()
     assert failed.error == "its process ended early"
+    assert process.ready
 
 
 @needs_fork
-def test_a_file_that_was_cut_short_at_any_place_is_a_failed_picture() -> None:
-    """A full disk under the child: whatever it left, the parent says so and goes on."""
+def test_a_process_that_died_idle_takes_no_orders_and_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(tmp_path, in_background=True)
+    stage.look(0, word=good("before"))
+    stage.gallery.finish(stage.trainer)
+    assert stage.gallery._process is not None
+    os.kill(stage.gallery._process.pid, signal.SIGKILL)
+    os.waitpid(stage.gallery._process.pid, 0)
+    stage.look(1, word=good("after"))
+    stage.end()
+    assert [step for _, step, _ in stage.shown.pictures] == [0, 1]
+    assert warnings_of(caplog) == []
+
+
+@needs_fork
+def test_the_process_ends_with_the_one_that_it_draws_for(tmp_path: Path) -> None:
+    drawing_pid = tmp_path / "pid"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            drawing_pid.write_text(str(DrawingProcess().pid))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + 10
+    while running(int(drawing_pid.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not running(int(drawing_pid.read_text()))
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there that has not ended; one that nobody has waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_fork
+def test_an_answer_that_was_cut_short_at_any_place_is_a_failed_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = [Order("a", 1, good()), Order("b", 1, good())]
     whole = pickle.dumps([Drawn("a", 1, b"png" * 30, None), Drawn("b", 1, b"png", None)])
-    for length in range(len(whole)):
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-        file.write(whole[:length])
-        # No child of this process: nothing to wait for.
-        done = await_drawing(Child(os.getpid(), file, orders))
-        assert [(one.tag, one.error) for one in done] == [
+    for length in range(0, len(whole), 7):
+        monkeypatch.setattr(drawing, "_serve", lambda pipe, length=length: pipe.send_bytes(whole[:length]))
+        process = DrawingProcess()
+        process.orders = orders
+        assert [(one.tag, one.error) for one in process.collect()] == [
             ("a", "its process ended early"),
             ("b", "its process ended early"),
         ]
 
 
 @needs_fork
-@pytest.mark.parametrize("what", ["os.fork", "tempfile.TemporaryFile"])
-def test_without_processes_or_files_pictures_are_drawn_in_place(
+@pytest.mark.parametrize("what", ["os.fork", "poslab.diagnostics.drawing.Pipe"])
+def test_without_processes_or_pipes_pictures_are_drawn_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -375,6 +476,12 @@ def test_nothing_ordered_starts_nothing(tmp_path: Path) -> None:
     assert children() == before
     stage.end()
     assert not (tmp_path / "figures").exists()
+
+
+def test_only_what_a_module_names_can_be_sent() -> None:
+    assert portable_size(Order("a", 1, good())) > 0
+    assert portable_size(Order("a", 1, partial(message_figure, "x" * 1000))) > 1000
+    assert portable_size(Order("a", 1, lambda: message_figure("x"))) == 0
 
 
 def test_draw_keeps_order_and_tells_what_failed() -> None:

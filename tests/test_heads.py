@@ -233,13 +233,13 @@ def test_a_model_is_left_bit_for_bit_as_it_was(fails: bool, monkeypatch: pytest.
     if fails:
         calls = []
 
-        def forward(ids: torch.Tensor) -> torch.Tensor:
-            calls.append(ids)
+        def layer(index: int, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+            calls.append(index)
             if len(calls) > 5:
                 raise RuntimeError("in the middle")
-            return type(model).forward(model, ids)
+            return type(model).layer(model, index, x, *rest)
 
-        monkeypatch.setattr(model, "forward", forward)
+        monkeypatch.setattr(model, "layer", layer)
         with pytest.raises(RuntimeError, match="in the middle"):
             head_ablation(model, some_data().validation.batches)
         monkeypatch.undo()

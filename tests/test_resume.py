@@ -13,7 +13,7 @@ from test_checkpoints import TINY, told_to_stop
 
 from poslab.checkpoints import Checkpoints
 from poslab.config import ConfigError
-from poslab.diagnostics import gallery
+from poslab.diagnostics import drawing, gallery
 from poslab.results import RunFolder
 from poslab.resume import newest_checkpoint, stored_result, stored_status
 
@@ -153,7 +153,7 @@ def test_tensorboard_and_the_pictures_are_those_of_an_undisturbed_run_after_a_ki
 ) -> None:
     """At step 12 and 24 an epoch has just been saved, at 15 a step within one, at 17 nothing."""
     settings = (*TINY, "diagnostics=[position_table,neighbour_similarity]", "trainer.checkpoint_every_n_steps=15")
-    monkeypatch.setattr(gallery, "CAN_FORK", True)
+    monkeypatch.setattr(drawing, "CAN_FORK", True)
     monkeypatch.setattr(gallery, "allowed_threads", lambda: 2)
     real = Checkpoints.on_train_epoch_end if step in (12, 24) else Checkpoints.on_train_batch_end
 

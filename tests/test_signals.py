@@ -14,7 +14,7 @@ from conftest import WHEN_IT_TRAINS, start, train
 from test_checkpoints import TINY, assert_same, content, told_to_stop
 
 from poslab import experiment
-from poslab.diagnostics import gallery
+from poslab.diagnostics import drawing, gallery
 from poslab.module import CopyModule
 from poslab.resume import stored_result, stored_status
 from poslab.signals import Hold, StoppedError, answer_signals, stopping_signals
@@ -66,7 +66,7 @@ def test_each_signal_stops_after_the_step_and_the_run_can_go_on(
 # Where a signal comes, and the steps that the checkpoint has then; None: the run ends as if it had not come.
 MOMENTS: dict[str, tuple[Any, str, int | None]] = {
     "validation": (CopyModule, "validation_step", 1),
-    "drawing": (gallery, "await_drawing", 12),
+    "drawing": (drawing.DrawingProcess, "collect", 12),
     "writing a checkpoint": (torch, "save", 12),
     "leaving the folder": (experiment, "finish", None),
     "the last report": (experiment, "final_report", None),
@@ -79,7 +79,7 @@ def test_whenever_it_comes(moment: str, tmp_path: Path, monkeypatch: pytest.Monk
     settings = (*TINY, "diagnostics=position_table")
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(gallery, "CAN_FORK", True)
+        patch.setattr(drawing, "CAN_FORK", True)
         patch.setattr(gallery, "allowed_threads", lambda: 2)
         patch.setattr(owner, name, once(getattr(owner, name), signal.SIGTERM))
         if steps is None:

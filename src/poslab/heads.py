@@ -1,6 +1,6 @@
 """What each attention head does, by its weights, and what the loss costs without it."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from poslab.metrics import score_all
+from poslab.metrics import loss_sum
 from poslab.model import LanguageModel, MultiHeadSelfAttention
 from poslab.model.attention import QUERIES_AT_ONCE
+from poslab.tasks.base import IGNORED
 
 ROLES = ("previous_token", "first_token", "self", "uniform", "copy")
 
@@ -121,16 +122,30 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
         nats per token, by layer and head.
     """
     modes = [(module, module.training) for module in model.modules()]
+    layers = model.attention_layers()
     model.eval()
     try:
-        whole = score_all(model, batches).means()["loss"]
-        costs: list[list[float]] = []
-        for attention in model.attention_layers():
-            costs.append([])
-            for head in range(attention.n_heads):
-                with without_heads(attention, [head]):
-                    costs[-1].append(score_all(model, batches).means()["loss"] - whole)
+        with torch.no_grad():
+            by_batch = [_losses(model, layers, tokens, targets) for tokens, targets in batches]
     finally:
         for module, training in modes:
             module.training = training
-    return costs
+    counted = sum(int((targets != IGNORED).sum()) for _, targets in batches)
+    whole, *without = (sum(column) / counted for column in zip(*by_batch, strict=True))
+    costs = iter(loss - whole for loss in without)
+    return [[next(costs) for _ in range(attention.n_heads)] for attention in layers]
+
+
+def _losses(
+    model: LanguageModel, layers: Sequence[MultiHeadSelfAttention], tokens: Tensor, targets: Tensor
+) -> list[float]:
+    """The loss of one batch as a sum over its tokens: with all heads, and without each, by layer and head."""
+    x = model.embeddings(tokens)
+    losses = [loss_sum(model.head(model.body(x)), targets)]
+    for index, attention in enumerate(layers):
+        for head in range(attention.n_heads):
+            with without_heads(attention, [head]):
+                losses.append(loss_sum(model.head(model.body(x, first=index)), targets))
+        # Whatever comes before a layer is the same without one of its heads, and is not made again.
+        x = model.layer(index, x)
+    return [float(loss) for loss in losses]

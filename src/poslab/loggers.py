@@ -86,6 +86,7 @@ class RunTensorBoard(TensorBoardLogger):
     """
 
     def __init__(self, folder: Path, go_on_after: int | None = None) -> None:
+        _use_quick_checksums()
         # Whatever an earlier start wrote beyond its checkpoint is hidden: it is about to happen again.
         purge: dict[str, Any] = {} if go_on_after is None else {"purge_step": go_on_after + 1}
         if go_on_after is not None:
@@ -107,6 +108,13 @@ class RunTensorBoard(TensorBoardLogger):
         """Show what another run, which this one goes on from, had logged by step."""
         for step in sorted(rows):
             self.log_metrics(rows[step], step)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Show numbers of one step, in one event: torch's writer makes one for each and looks at every name again."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._add_summary(Summary(value=values), step)
 
     def log_png(self, tag: str, png: bytes, step: int) -> None:
         """Show an encoded picture as it is."""
@@ -170,6 +178,17 @@ class RunTensorBoard(TensorBoardLogger):
 
     def _add_summary(self, summary: Any, step: int | None) -> None:
         self.experiment._get_file_writer().add_summary(summary, step)
+
+
+def _use_quick_checksums() -> None:
+    """Have TensorBoard take the checksum of what it writes by a C library: its own way, in Python, takes 0.2 us a byte.
+
+    The number is the same, but for the six pictures of a look the other way takes a tenth of an epoch.
+    """
+    import google_crc32c
+    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
+
+    pywrap_tensorflow.crc32c = google_crc32c.value
 
 
 def _begun(path: Path) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from poslab.tasks.base import IGNORED
@@ -14,6 +14,12 @@ from poslab.tasks.base import IGNORED
 def token_loss(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats over the targets that count, in fp32."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+
+
+def loss_sum(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Float64[Tensor, ""]:
+    """Cross-entropy in nats, the sum over the targets that count; a mean must not depend on how tokens are batched."""
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    return losses.double().sum()
 
 
 class Score(NamedTuple):
@@ -38,11 +44,9 @@ def score(logits: Float[Tensor, "b t v"], targets: Int64[Tensor, "b t"]) -> Scor
     """Score one batch; a row is right when each of its counted tokens is."""
     counted = targets != IGNORED
     right = (logits.argmax(-1) == targets) & counted
-    # Sums in fp64: a mean over many tokens must not depend on how they were batched.
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
     rows_counted = counted.any(-1)
     return Score(
-        losses.double().sum(),
+        loss_sum(logits, targets),
         counted.sum(),
         right.sum(),
         rows_counted.sum(),

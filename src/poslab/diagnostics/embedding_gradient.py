@@ -9,10 +9,12 @@ import lightning
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import Plot, message_figure, sparse_ticks, to_array
+from poslab.diagnostics.figures import message_figure, to_array
+from poslab.diagnostics.plots import MapPlot, sparse_ticks
 from poslab.model import LanguageModel
 from poslab.module import TrainingModule, log_scalars
 
@@ -31,9 +33,9 @@ def draw_rows(norms: np.ndarray, step: int) -> Figure:
     grid[:vocab_size] = np.where(norms > 0, norms, np.nan)
     height = max(0.6, 4.6 * rows / columns)
     title = f"Token rows with gradient at step {step}: {int((norms > 0).sum())} of {vocab_size}"
-    plot = Plot(4.6, height, title, "token id = row label + column", "first token of the row", colour_bar=True)
+    plot = MapPlot(4.6, height, title, "token id = row label + column", "first token of the row", columns, rows)
     top = float(norms.max()) or 1.0
-    plot.axes.imshow(grid.reshape(rows, columns), cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
+    plot.map(grid.reshape(rows, columns), "viridis", 0.0, top)
     plot.xticks(sparse_ticks(columns), sparse_ticks(columns))
     plot.yticks(sparse_ticks(rows), sparse_ticks(rows) * columns)
     plot.colour_scale("viridis", 0.0, top, "gradient norm")
@@ -48,17 +50,16 @@ class EmbeddingGradient(Diagnostic):
 
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)
-        self._norms: np.ndarray | None = None
+        self._norms: Tensor | None = None
         self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        norms = None if self._norms is None else torch.from_numpy(self._norms)
+        norms = None if self._norms is None else self._norms.float().cpu()
         return {**super().state_dict(), "norms": norms, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        norms = state_dict.get("norms")
-        self._norms, self._step = None if norms is None else norms.numpy(), state_dict.get("step", 0)
+        self._norms, self._step = state_dict.get("norms"), state_dict.get("step", 0)
 
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
@@ -70,7 +71,7 @@ class EmbeddingGradient(Diagnostic):
         seen = pl_module.observed(self.copy)
         gradient = None if seen is None else seen.model.token_embedding.embedding.weight.grad
         if seen is not None and gradient is not None:
-            self._norms = to_array(gradient.norm(dim=-1))
+            self._norms = torch.linalg.vector_norm(gradient, dim=-1)
             self._step = step
             log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())}, seen.loggers)
 
@@ -80,4 +81,4 @@ class EmbeddingGradient(Diagnostic):
                 "embedding_gradient/vocabulary", partial(message_figure, "No gradient yet:\nno step has been taken")
             )
         else:
-            yield Picture("embedding_gradient/vocabulary", partial(draw_rows, self._norms, self._step))
+            yield Picture("embedding_gradient/vocabulary", partial(draw_rows, to_array(self._norms), self._step))

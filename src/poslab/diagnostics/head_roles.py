@@ -12,9 +12,9 @@ from torch import Tensor
 
 from poslab.data import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Picture, Scalars
-from poslab.diagnostics.figures import Plot
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.looks import looking
+from poslab.diagnostics.plots import MapPlot
 from poslab.heads import ROLES, RoleSums, mean_roles, role_sums
 from poslab.model import LanguageModel
 
@@ -52,25 +52,24 @@ def draw_roles(
     cost = costs.get(step)
     title = f"Each head's strongest role, mean over {n_sequences} sequences"
     title += "; how the loss changes without it" if cost else ""
-    plot = Plot(0.92 * n_heads, 0.62 * n_layers, title, "head", "layer")
-    axes = plot.axes
-    colours = np.ones((n_layers, n_heads, 3))
+    size = 0.92 * n_heads, 0.62 * n_layers
+    plot = MapPlot(*size, title, "head", "layer", n_heads, n_layers, colour_bar=False, framed=False)
+    colours = np.ones((n_layers, n_heads, 4))
     for layer, of_layer in enumerate(roles):
         for head, values in enumerate(of_layer):
             name, value = strongest_role(values)
             strength = 0.25 + 0.55 * value
-            colours[layer, head] = 1 - strength * (1 - np.array(to_rgb(COLOURS[name])))
+            colours[layer, head, :3] = 1 - strength * (1 - np.array(to_rgb(COLOURS[name])))
             lines = [name.replace("_", " "), f"{value:.2f}"]
             if name == MIXED:
                 lines[1] += " " + max(values, key=values.__getitem__).removesuffix("_token")
             if cost:
                 lines.append(f"loss {cost[layer][head]:+.3f}")
             plot.write(head, layer, "\n".join(lines))
-    borders = [np.arange(n + 1) - 0.5 for n in (n_heads, n_layers)]
-    axes.pcolormesh(*borders, colours, edgecolors="white", linewidth=2)
-    axes.set_xlim(-0.5, n_heads - 0.5)
-    axes.set_ylim(n_layers - 0.5, -0.5)
-    axes.set_frame_on(False)
+    plot.paint((255 * colours).round().astype(np.uint8))
+    upright = [((x, -0.5), (x, n_layers - 0.5)) for x in np.arange(n_heads + 1) - 0.5]
+    level = [((-0.5, y), (n_heads - 0.5, y)) for y in np.arange(n_layers + 1) - 0.5]
+    plot.lines(np.array(upright + level), "white", 2.0)
     plot.xticks(range(n_heads), range(n_heads))
     plot.yticks(range(n_layers), range(n_layers))
     return plot.figure

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from matplotlib import colormaps
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import DPI, Plot, sparse_ticks, to_array
+from poslab.diagnostics.figures import DPI, to_array
+from poslab.diagnostics.plots import MapPlot, sparse_ticks
 from poslab.model import LanguageModel
 from poslab.tasks import Task
 
@@ -94,41 +94,32 @@ def draw_heads(
     # Many tokens make small cells, but a name needs its height.
     gap = max(GAP, GAP_INCHES / inches_per_cell)
     pitch = n_tokens + gap
-    plot = Plot(
+    plot = MapPlot(
         inches_per_cell * (columns * pitch - gap),
         inches_per_cell * rows * pitch,
         f"Attention weights, layer {layer}{on}; red: holds the answer, grey: masked future"
         + (f"; a cell is the largest of {block} x {block} weights" if block > 1 else ""),
         "key (the token looked at)",
         "query (the token that looks)",
-        colour_bar=True,
+        columns * pitch - gap,
+        rows * pitch - gap,
+        above=gap,
+        framed=False,
     )
-    axes = plot.axes
     colours = colormaps["viridis"].with_extremes(bad="0.88")
     future = ~np.tri(n_shown, dtype=bool)
     outline, triangle = ((cell_outlines(cells) + 0.5) * block - 0.5 for cells in (answer_cells, ~future))
     ticks = sparse_ticks(len(labels), most=min(16, max(1, int(n_tokens * inches_per_cell / 0.12))))
     origins = [(head % columns * pitch, head // columns * pitch) for head in range(n_heads)]
     for head, (x, y) in enumerate(origins):
-        axes.imshow(
-            np.ma.masked_array(weights[head], future),
-            extent=(x - 0.5, x + n_tokens - 0.5, y + n_tokens - 0.5, y - 0.5),
-            cmap=colours,
-            vmin=0.0,
-            vmax=1.0,
-            interpolation="nearest",
-        )
+        plot.map(np.ma.masked_array(weights[head], future), colours, 0.0, 1.0, (x, y), block)
         plot.write(x + n_tokens / 2 - 0.5, y - 0.5 - 0.02 / inches_per_cell, f"head {head}", size=8, anchor="md")
     for segments, colour, width in ((triangle, "0.6", 0.6), (outline, "red", min(1.3, 20 * inches_per_cell * block))):
-        shifted = np.concatenate([segments + np.array(origin) for origin in origins])
-        axes.add_collection(LineCollection(list(shifted), colors=colour, linewidths=width))
+        plot.lines(np.concatenate([segments + np.array(origin) for origin in origins]), colour, width)
     plot.xticks(
         [c * pitch + t for c in range(columns) for t in ticks], [labels[t] for t in ticks] * columns, upright=True
     )
     plot.yticks([r * pitch + t for r in range(rows) for t in ticks], [labels[t] for t in ticks] * rows)
-    axes.set_xlim(-0.5, columns * pitch - gap - 0.5)
-    axes.set_ylim(rows * pitch - gap - 0.5, -0.5 - gap)
-    axes.set_frame_on(False)
     plot.colour_scale(colours, 0.0, 1.0, "weight")
     return plot.figure
 

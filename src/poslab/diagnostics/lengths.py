@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
-from poslab.diagnostics.figures import TICK_SIZE, Plot
+from poslab.diagnostics.figures import TICK_SIZE
+from poslab.diagnostics.plots import Plot
 from poslab.lengths import AtLength, at_lengths
 from poslab.memory import TOKEN, memory_bytes
 from poslab.model import LanguageModel

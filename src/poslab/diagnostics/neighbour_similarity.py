@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
-from poslab.diagnostics.figures import Plot, matrix_plot, message_figure, sparse_ticks, to_array
+from poslab.diagnostics.figures import message_figure, to_array
+from poslab.diagnostics.plots import Plot, matrix_figure, sparse_ticks
 from poslab.metrics import neighbour_cosine_curve, neighbour_cosine_matrix
 from poslab.model import LanguageModel
 
@@ -38,8 +39,8 @@ def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
 
 def draw_matrix(matrix: np.ndarray) -> Figure:
     """Cosine similarity of every pair of positions, (L, L)."""
-    plot = Plot(3.2, 3.2, "Cosine similarity of position vectors", "position", "position", colour_bar=True)
-    return matrix_plot(matrix, plot, limit=1.0, label="cosine")
+    title = "Cosine similarity of position vectors"
+    return matrix_figure(matrix, 3.2, 3.2, title, "position", "position", "cosine", limit=1.0)
 
 
 class NeighbourSimilarity(Diagnostic):

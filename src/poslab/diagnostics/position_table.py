@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from poslab.data import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import Plot, matrix_plot, message_figure, to_array
+from poslab.diagnostics.figures import message_figure, to_array
+from poslab.diagnostics.plots import matrix_figure
 from poslab.model import LanguageModel
 
 
@@ -16,7 +17,7 @@ def draw_table(table: np.ndarray) -> Figure:
     """The table (L, D), position against dimension: the bands of a sinusoidal table are its wavelengths."""
     n_positions, d_model = table.shape
     title = f"Position table, L {n_positions} x D {d_model}"
-    return matrix_plot(table, Plot(5.0, 2.8, title, "dimension", "position", colour_bar=True), label="value")
+    return matrix_figure(table, 5.0, 2.8, title, "dimension", "position", "value")
 
 
 class PositionTable(Diagnostic):

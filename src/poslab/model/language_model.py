@@ -21,7 +21,7 @@ TakesMap = Callable[[Tensor], None]
 
 
 class LanguageModel(nn.Module):
-    """Token + position -> a body -> linear head; a subclass is its body.
+    """Token + position -> layers of attention -> linear head; a subclass is its layers.
 
     Args:
         vocab_size: V, the number of tokens.
@@ -35,6 +35,7 @@ class LanguageModel(nn.Module):
     """
 
     head: nn.Linear
+    n_layers: int
 
     def __init__(
         self,
@@ -64,16 +65,43 @@ class LanguageModel(nn.Module):
         return head
 
     @abstractmethod
-    def body(
-        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
+    def layer(
+        self,
+        index: int,
+        x: Float[Tensor, "b t d"],
+        take_map: TakesMap | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """From embeddings (B, T, D) to the head's input.
+        """What one layer makes of its input (B, T, D).
 
         Args:
-            x: composed embeddings.
-            take_map: takes the attention weights (B, H, T, T) of every layer; None asks for the fused kernel.
-            cache: what each layer has read before ``x``, and takes ``x`` in; None: nothing.
+            index: of the layer, from 0.
+            x: composed embeddings, or what the layer before gave.
+            take_map: takes its attention weights (B, H, T, T); None asks for the fused kernel.
+            cache: what it has read before ``x``, and takes ``x`` in; None: nothing.
         """
+
+    def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """The head's input (B, T, D) from what the last layer gave."""
+        return x
+
+    def body(
+        self,
+        x: Float[Tensor, "b t d"],
+        take_map: TakesMap | None = None,
+        cache: Sequence[LayerCache] | None = None,
+        first: int = 0,
+    ) -> Float[Tensor, "b t d"]:
+        """From the input of a layer (B, T, D) to the head's input.
+
+        Args:
+            x: composed embeddings, or what the layer before ``first`` gave.
+            take_map, cache: of every layer, as in `layer`.
+            first: the first layer to run.
+        """
+        for index in range(first, self.n_layers):
+            x = self.layer(index, x, take_map, cache[index] if cache else None)
+        return self.after_layers(x)
 
     @abstractmethod
     def body_parts(self) -> Mapping[str, nn.Module]:
@@ -193,17 +221,22 @@ class TinyAttentionLM(LanguageModel):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(vocab_size, d_model, max_context_length, positions, token_embedding)
+        self.n_layers = 1
         self.attention = MultiHeadSelfAttention(d_model, n_heads, max_context_length, dropout=dropout)
         self.head = self.make_head(tie_embeddings)
 
     def body_parts(self) -> Mapping[str, nn.Module]:
         return {"attention": self.attention}
 
-    def body(
-        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
+    def layer(
+        self,
+        index: int,
+        x: Float[Tensor, "b t d"],
+        take_map: TakesMap | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
         if take_map is None:
-            return self.attention(x, positions=self.positions, cache=cache[0] if cache else None)
+            return self.attention(x, positions=self.positions, cache=cache)
         x, weights = self.attention(x, return_weights=True, positions=self.positions)
         take_map(weights)
         return x

@@ -1,6 +1,6 @@
 """The deeper model: pre-norm blocks of attention and MLP, each with a residual."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int64
@@ -96,6 +96,7 @@ class TransformerLM(LanguageModel):
         super().__init__(vocab_size, d_model, max_context_length, positions, token_embedding)
         if n_layers < 1:
             raise ValueError(f"n_layers {n_layers} must be at least 1")
+        self.n_layers = n_layers
         self.blocks = nn.ModuleList(Block(d_model, n_heads, max_context_length, dropout) for _ in range(n_layers))
         self.final_norm = nn.LayerNorm(d_model)
         self.head = self.make_head(tie_embeddings)
@@ -118,12 +119,19 @@ class TransformerLM(LanguageModel):
             "norm": nn.ModuleList([*norms, self.final_norm]),
         }
 
-    def body(
-        self, x: Float[Tensor, "b t d"], take_map: TakesMap | None, cache: Sequence[LayerCache] | None = None
+    def layer(
+        self,
+        index: int,
+        x: Float[Tensor, "b t d"],
+        take_map: TakesMap | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        for layer, block in enumerate(self._blocks()):
-            x = block(x, self.positions, take_map, cache[layer] if cache else None)
-        return self.final_norm(x)
+        made: Tensor = self.blocks[index](x, self.positions, take_map, cache)
+        return made
+
+    def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        normed: Tensor = self.final_norm(x)
+        return normed
 
     def forward(
         self, ids: Int64[Tensor, "b t"], return_weights: bool = False
