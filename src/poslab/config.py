@@ -60,11 +60,16 @@ def _at_most(maximum: int, **values: int) -> None:
             raise ConfigError(f"{name.replace('__', '.')}={value} must be at most {maximum}")
 
 
+VAL_TOKENS = 32_768
+LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 128, 512
+"""Bounds of a validation set whose size is not given: as many examples as have `VAL_TOKENS`, within these."""
+
+
 @dataclass(kw_only=True)
 class DataConfig:
     batch_size: int
     steps_per_epoch: int
-    val_examples: int
+    val_examples: int | None
     val_batch_size: int
     num_workers: int
 
@@ -78,6 +83,15 @@ class DataConfig:
         )
         _at_least(0, data__num_workers=self.num_workers)
         _at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
+
+    def n_val_examples(self, seq_len: int) -> int:
+        """Size of the validation set: ``val_examples``, or of sequences of this many tokens as many as are enough.
+
+        Of long ones 512 would take a tenth of what the training does.
+        """
+        if self.val_examples is not None:
+            return self.val_examples
+        return max(LEAST_VAL_EXAMPLES, min(MOST_VAL_EXAMPLES, VAL_TOKENS // seq_len))
 
 
 @dataclass(kw_only=True)

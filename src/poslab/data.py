@@ -152,7 +152,7 @@ class TaskData(lightning.LightningDataModule):
         self.config = config
         self.seed = seed
         self.vocab_size = vocab_size
-        self.validation = self.examples(config.val_examples, task.lengths)
+        self.validation = self.examples(config.n_val_examples(task.seq_len), task.lengths)
         longest = max(self.validation.batches, key=lambda batch: batch.tokens.shape[1])
         self.probe = self.probe_of(longest.tokens[:1])
 

@@ -84,7 +84,7 @@ def needs_of_model(job: TrainConfig, task: Task, a_parameter: int = NUMBER) -> l
 def needs_on_device(job: TrainConfig, task: Task) -> list[Need]:
     """What training one batch holds where it is computed."""
     model = job.model
-    rows = max(job.data.batch_size, min(job.data.val_batch_size, job.data.val_examples))
+    rows = max(job.data.batch_size, min(job.data.val_batch_size, job.data.n_val_examples(task.seq_len)))
     # Queries, keys, values, what is made of them, and the logits with their gradient.
     a_token = NUMBER * (model.n_layers * 5 * model.d_model + 2 * (model.vocab_size or task.vocab_size))
     return [
@@ -101,7 +101,11 @@ def needs_of_data(job: TrainConfig, task: Task) -> list[Need]:
     return [
         Need("a training batch", data.batch_size * a_row, ("data.batch_size", "the task's length")),
         Need("a validation batch", data.val_batch_size * a_row, ("data.val_batch_size", "the task's length")),
-        Need("the validation set", data.val_examples * 2 * TOKEN * kept, ("data.val_examples", "the task's length")),
+        Need(
+            "the validation set",
+            data.n_val_examples(task.seq_len) * 2 * TOKEN * kept,
+            ("data.val_examples", "the task's length"),
+        ),
     ]
 
 
@@ -132,7 +136,7 @@ def require(needs: list[Need], there: float, job: TrainConfig, task: Task) -> No
         "the context": job.model.max_context_length or task.seq_len,
         "data.batch_size": job.data.batch_size,
         "data.val_batch_size": job.data.val_batch_size,
-        "data.val_examples": job.data.val_examples,
+        "data.val_examples": job.data.n_val_examples(task.seq_len),
         "the task's length": task.lengths[-1],
     }
     named = ", ".join(f"{key}={values[key]}" if "." in key else f"{key} of {values[key]}" for key in largest.keys)

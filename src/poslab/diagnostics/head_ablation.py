@@ -38,7 +38,7 @@ class HeadAblation(Diagnostic):
         if not self._batches:
             data = probe.data
             chosen = max(8, min(64, TOKENS // probe.tokens.shape[1])) if self.examples is None else self.examples
-            examples = min(chosen, data.config.val_examples)
+            examples = min(chosen, data.config.n_val_examples(data.task.seq_len))
             device = probe.tokens.device
             self._batches = [
                 (batch.tokens.to(device), batch.targets.to(device))
