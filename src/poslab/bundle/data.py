@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import lightning
+import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from poslab.config import DataConfig
-from poslab.data import BatchStream, StepSampler, TaskData, TensorBatch, loader
+from poslab.data import BatchStream, StepSampler, TaskData, check_ids, loader, on_device
 from poslab.tasks import Task
-from poslab.tasks.base import IGNORED
+from poslab.tasks.base import IGNORED, Batch
 
 
 class BundleBatch(NamedTuple):
@@ -24,26 +24,43 @@ class BundleBatch(NamedTuple):
     seq_lens: tuple[int, ...]
 
 
-def side_by_side(batches: Sequence[TensorBatch], at_least: int = 0) -> BundleBatch:
+class SideBySide(NamedTuple):
+    """A batch of every copy, on the host and before any check; as in `BundleBatch`."""
+
+    tokens: Int64[np.ndarray, "n b t"]
+    targets: Int64[np.ndarray, "n b t"]
+    seq_lens: tuple[int, ...]
+
+    def on_torch(self) -> BundleBatch:
+        return BundleBatch(torch.from_numpy(self.tokens), torch.from_numpy(self.targets), self.seq_lens)
+
+
+def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> SideBySide:
     """One batch of every copy; what is shorter than the longest, or than ``at_least``, ends in tokens of no account."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
-    missing = [max(*seq_lens, at_least) - seq_len for seq_len in seq_lens]
-    tokens, targets = [batch.tokens for batch in batches], [batch.targets for batch in batches]
-    if any(missing):
-        tokens = [F.pad(one, (0, n)) for one, n in zip(tokens, missing, strict=True)]
-        targets = [F.pad(one, (0, n), value=IGNORED) for one, n in zip(targets, missing, strict=True)]
-    return BundleBatch(torch.stack(tokens), torch.stack(targets), seq_lens)
+    shape = len(batches), len(batches[0].tokens), max(*seq_lens, at_least)
+    tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED)
+    for copy, (batch, seq_len) in enumerate(zip(batches, seq_lens, strict=True)):
+        tokens[copy, :, :seq_len], targets[copy, :, :seq_len] = batch
+    return SideBySide(tokens, targets, seq_lens)
 
 
 class BundleStream(Dataset[BundleBatch]):
-    """``stream[step]`` is that batch of every copy, in rows of at least so many tokens."""
+    """``stream[step]`` is that batch of every copy, in rows of at least so many tokens.
+
+    Raises:
+        ValueError: on access, a batch with a token or target outside the vocabulary.
+    """
 
     def __init__(self, streams: Sequence[BatchStream], at_least: int = 0) -> None:
         self.streams = streams
         self.at_least = at_least
 
     def __getitem__(self, step: int) -> BundleBatch:
-        return side_by_side([stream.batch(step) for stream in self.streams], self.at_least)
+        whole = side_by_side([stream.sample(step) for stream in self.streams], self.at_least)
+        # Once for all copies: for each it takes a small batch half as long as making it.
+        check_ids(self.streams[0].task, whole.tokens, whole.targets, self.streams[0].vocab_size)
+        return whole.on_torch()
 
 
 class BundleData(lightning.LightningDataModule):
@@ -67,7 +84,10 @@ class BundleData(lightning.LightningDataModule):
         self.at_least = task.seq_len if one_shape else 0
         self.copies = [TaskData(task, config, seed, vocab_size) for seed in seeds]
         own = zip(*(copy.validation.batches for copy in self.copies), strict=True)
-        self.validation = [side_by_side(batches) for batches in own]
+        self.validation = [
+            side_by_side([Batch(tokens.numpy(), targets.numpy()) for tokens, targets in batches]).on_torch()
+            for batches in own
+        ]
 
     def train_dataloader(self) -> DataLoader[Any]:
         sizes = self.config.batch_size, self.vocab_size
@@ -75,6 +95,9 @@ class BundleData(lightning.LightningDataModule):
         stream = BundleStream(streams, self.at_least)
         sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
         return loader(stream, sampler, self.config.num_workers)
+
+    def transfer_batch_to_device(self, batch: BundleBatch, device: torch.device, dataloader_idx: int) -> BundleBatch:
+        return on_device(batch, device)
 
     def _updates_so_far(self) -> int:
         return self.trainer.global_step if self.trainer else 0

@@ -1,5 +1,6 @@
 """The LightningModule of a bundle: one step of every copy at once, one set of numbers for each."""
 
+import math
 from typing import Any
 
 import torch
@@ -72,8 +73,11 @@ class BundleModule(TrainingModule):
         return by_copy.index_fill(0, self._lost_rows(), 0.0).sum() if self.copies.lost() else by_copy.sum()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        lost = self.copies.lost()
+        if not lost and self._losses_to_log is None:
+            return
         parameters = [*self.parameters()]
-        if self.copies.lost():
+        if lost:
             rows = self._lost_rows()
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -136,6 +140,8 @@ class BundleModule(TrainingModule):
         Raises:
             DivergedError: none is left.
         """
+        if all(map(math.isfinite, values)):
+            return
         step = self.trainer.global_step
         last: DivergedError | None = None
         for index in self.copies.well():

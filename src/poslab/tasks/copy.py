@@ -21,5 +21,9 @@ class CopyTask(StringTransduction):
     def places(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
         return np.tile(np.arange(sources.shape[1]), (len(sources), 1))
 
+    def answers(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
+        # Without looking anything up: a third of a batch's time.
+        return sources
+
     def deduce_symbol(self, source: list[int], written: int) -> int | None:
         return source[written] if written < len(source) else None

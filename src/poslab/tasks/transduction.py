@@ -74,19 +74,19 @@ class Transduction(Task):
 
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         sources = self.sources(rng, batch_size, length)
-        parts = [sources, self._column(batch_size, self.separator), self.answers(sources)]
+        separator = self.source_start + sources.shape[1]
+        # One token more than the model sees.
+        rows = np.empty((batch_size, self.seq_len_at(length) + 1), dtype=np.int64)
         if self.bos is not None:
-            parts.insert(0, self._column(batch_size, self.bos))
+            rows[:, 0] = self.bos
+        rows[:, self.source_start : separator] = sources
+        rows[:, separator] = self.separator
+        rows[:, separator + 1 : separator + 1 + length] = self.answers(sources)
         if self.eos is not None:
-            parts.append(self._column(batch_size, self.eos))
-        rows = np.concatenate(parts, axis=1)
+            rows[:, -1] = self.eos
         targets = rows[:, 1:].copy()
-        targets[:, : self.source_start + sources.shape[1]] = IGNORED
+        targets[:, :separator] = IGNORED
         return Batch(rows[:, :-1], targets)
-
-    @staticmethod
-    def _column(batch_size: int, token: int) -> Int64[np.ndarray, "b 1"]:
-        return np.full((batch_size, 1), token)
 
     def token_label(self, token: int) -> str:
         names = {self.separator: "SEP", self.bos: "BOS", self.eos: "EOS"}
