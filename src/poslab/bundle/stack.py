@@ -36,6 +36,8 @@ class ModelStack(nn.Module):
         # In a list, where torch does not look for parameters: they follow the stack, see `copy_of`.
         self._copies = [*models]
         self.stacked = stack(models)
+        # Looked up once: a bundle of many copies is looked at copy by copy, also at steps.
+        self._pairs = [[*zip(model.parameters(), self.stacked.parameters(), strict=True)] for model in models]
         # By every name: looking for what is tied takes as long at each step as half of a small model's forward pass.
         self._by_name = dict(self.stacked.named_parameters(remove_duplicate=False))
 
@@ -90,11 +92,15 @@ class ModelStack(nn.Module):
 
     def copy_of(self, index: int) -> LanguageModel:
         """One copy as a plain model, with its values and gradients as they are now: they are shared, not copied."""
-        model = self._copies[index].to(next(self.stacked.parameters()).device)
-        for own, all_copies in zip(model.parameters(), self.stacked.parameters(), strict=True):
+        model = self._copies[index]
+        pairs = self._pairs[index]
+        if pairs[0][0].device != pairs[0][1].device:
+            # What else it holds follows its parameters.
+            model.to(pairs[0][1].device)
+        for own, all_copies in pairs:
             own.data = all_copies.detach()[index]
             own.grad = None if all_copies.grad is None else all_copies.grad[index]
-        return model.train(self.training)
+        return model.train(self.training) if model.training != self.training else model
 
 
 def stack(models: Sequence[LanguageModel]) -> LanguageModel:
