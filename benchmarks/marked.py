@@ -27,8 +27,8 @@ class Marks:
     def __init__(self) -> None:
         self.first_step = self.last_step = self.fit_end = 0.0
         self.step_times: list[float] = []
-        self.diagnostics = self.diagnostics_before = 0.0
-        """Time that the training waited for the diagnostics: in all, and before the first step."""
+        self.diagnostics = self.diagnostics_before = self.diagnostics_by_fit_end = 0.0
+        """Time that was waited for the diagnostics: in all, before the first step, and until ``fit`` had ended."""
         self._inside = 0
 
     @property
@@ -49,6 +49,8 @@ class Marks:
         for owner in (Diagnostic, Gallery):
             for name in ("on_train_start", "on_validation_end", "on_train_end", "on_fit_end"):
                 setattr(owner, name, self._timed(getattr(owner, name)))
+        # The last pictures are waited for when the fit has ended.
+        Gallery.close = self._timed(Gallery.close)  # type: ignore[method-assign]
         lightning.Trainer.fit = self._until_the_end(lightning.Trainer.fit)  # type: ignore[method-assign]
 
     def _before_step(self, *_: Any) -> None:
@@ -82,6 +84,7 @@ class Marks:
                 return fit(*arguments, **options)
             finally:
                 self.fit_end = time.time()
+                self.diagnostics_by_fit_end = self.diagnostics
 
         return marked
 

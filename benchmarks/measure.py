@@ -31,11 +31,12 @@ class Ended(NamedTuple):
     def phases(self) -> dict[str, float]:
         """Of a poslab run, in seconds: start-up, fit, diagnostics and shutdown; together all of it."""
         marks, diagnostics = self.marks, self.marks["diagnostics"]
+        before, by_fit_end = marks["diagnostics_before"], marks["diagnostics_by_fit_end"]
         return {
-            "start-up": marks["first_step"] - marks["started"] - marks["diagnostics_before"],
-            "fit": marks["fit_end"] - marks["first_step"] - (diagnostics - marks["diagnostics_before"]),
+            "start-up": marks["first_step"] - marks["started"] - before,
+            "fit": marks["fit_end"] - marks["first_step"] - (by_fit_end - before),
             "diagnostics": diagnostics,
-            "shutdown": marks["started"] + self.seconds - marks["fit_end"],
+            "shutdown": marks["started"] + self.seconds - marks["fit_end"] - (diagnostics - by_fit_end),
         }
 
 
@@ -76,7 +77,8 @@ class Watched(NamedTuple):
         stepping: from the first optimiser step to the last.
         typical_step: the median from one step to the next.
         fit: from the first step to the end of ``fit``, without the diagnostics.
-        diagnostics: how long training waited for all of them.
+        diagnostics: how long all of them were waited for.
+        diagnostics_after_fit: that part of it which came when ``fit`` had ended.
     """
 
     steps: int
@@ -85,6 +87,7 @@ class Watched(NamedTuple):
     typical_step: float
     fit: float
     diagnostics: float
+    diagnostics_after_fit: float
 
 
 def watched_run(*overrides: str) -> Watched:
@@ -103,7 +106,7 @@ def watched_run(*overrides: str) -> Watched:
     with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         run(compose("train", overrides=list(overrides)), Path(folder) / "run")
     torch.set_num_threads(threads)
-    after = marks.diagnostics - marks.diagnostics_before
+    in_fit = marks.diagnostics_by_fit_end - marks.diagnostics_before
     fit = marks.fit_end - marks.first_step
     at = marks.step_times
     return Watched(
@@ -111,8 +114,9 @@ def watched_run(*overrides: str) -> Watched:
         before_first_step=marks.first_step - started - marks.diagnostics_before,
         stepping=marks.last_step - marks.first_step,
         typical_step=median([one - before for before, one in pairwise(at)]),
-        fit=fit - after,
+        fit=fit - in_fit,
         diagnostics=marks.diagnostics,
+        diagnostics_after_fit=marks.diagnostics - marks.diagnostics_by_fit_end,
     )
 
 

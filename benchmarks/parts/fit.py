@@ -1,5 +1,6 @@
 """In one process: the steps per second of a fit against a bare loop's, and what the diagnostics add to it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ REPEATS = 3
 class Size(NamedTuple):
     """A job: its name and its overrides, D and the tokens of a row, and how many of its steps are measured.
 
-    ``share`` is the part of a default run's epoch that this many steps are: the validation set is cut alike, so that it
-    takes its usual part of the time.
+    ``share`` is the part of a default run's epoch that this many steps are: the validation set of ``val_examples`` is
+    cut alike, so that it takes its usual part of the time.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Size(NamedTuple):
     seq_len: int
     steps: int
     share: float
-    val_examples: int = 512
+    val_examples: int
 
     @property
     def length(self) -> int:
@@ -67,35 +68,35 @@ LARGE = (
     "task.length=128",
     "data.val_batch_size=16",
 )
-SMALL = Size("default", (), 32, 12, 360, 1.0)
+SMALL = Size("default", (), 32, 12, 360, 1.0, 512)
 
 
 def measure(repeats: int, full: bool) -> str:
-    share = 1.0 if full else 1 / 15
-    large = Size("D 128, T 256, 6 layers", LARGE, 128, 256, 120 if full else 24, share)
-    # Of 512 long examples the validation alone takes a tenth of what the training does.
-    fewer = large._replace(name=f"{large.name}, data.val_examples=128", val_examples=128)
+    share = 1.0 if full else 1 / 4
+    large = Size("D 128, T 256, 6 layers", LARGE, 128, 256, round(360 * share), share, 128)
     rows, costs = [], []
-    for size in (SMALL, large, fewer):
-        found = in_turn(
-            {
-                "bare": size.bare,
-                "plain": partial(size.run, "diagnostics=none"),
-                **({} if size is fewer else {"all": size.run}),
-            },
-            repeats,
-        )
+    # What is over in a second is taken more often: the machine's noise is of the same size as the differences.
+    for size, times in ((SMALL, 5 * repeats), (large, repeats)):
+        ways: dict[str, Callable[[], object]] = {
+            "bare": size.bare,
+            "plain": partial(size.run, "diagnostics=none"),
+            "all": size.run,
+        }
+        found = in_turn(ways, times)
         bare = median(found["bare"])
         plain: list[Watched] = found["plain"]
         fit = median([one.fit / one.steps for one in plain])
         rows.append((size.name, 1 / bare, 1 / fit, bare / fit))
-        if size is fewer:
-            continue
-        waited = median([one.diagnostics for one in found["all"]])
-        slower = median([one.fit + one.diagnostics for one in found["all"]]) - median([one.fit for one in plain])
+        every: list[Watched] = found["all"]
+        usual = median([one.fit for one in plain])
+        waits = (
+            median([one.diagnostics for one in every]),
+            median([one.fit + one.diagnostics - one.diagnostics_after_fit for one in every]) - usual,
+            median([one.fit + one.diagnostics for one in every]) - usual,
+        )
         # Of a whole run: as many looks, between more steps.
         whole = fit * 360
-        costs.append((size.name, whole, waited, f"{waited / whole:.1%}", f"{slower / whole:.1%}"))
+        costs.append((size.name, whole, *(f"{wait:.3g} ({wait / whole:.1%})" for wait in waits)))
     return "\n\n".join(
         [
             "## Fit alone",
@@ -104,13 +105,14 @@ def measure(repeats: int, full: bool) -> str:
             + (
                 "three epochs."
                 if full
-                else "8 steps an epoch, with as small a part of the validation set (`--full`: all)."
+                else "30 steps an epoch, with as small a part of the validation set (`--full`: all)."
             ),
             table(("size", "bare loop", "poslab, diagnostics=none", "ratio"), rows),
             "## Diagnostics",
-            "All of them at their intervals in three epochs of 120 steps: how long training waits for them, and how "
-            "much later the fit ends (where pictures are drawn in a process of their own, that also shares the cores)."
-            + ("" if full else " Of the large size three epochs of 8 steps are taken, with the looks of a whole run."),
-            table(("size", "fit without, s", "waited, s", "waited, share of fit", "later, share of fit"), costs),
+            "All of them at their intervals in three epochs of 120 steps, in s and as a share of the fit without: how "
+            "long they are waited for, how much later the fit ends (the process that draws shares the cores), and how "
+            "much later the run ends, which waits for the last pictures."
+            + ("" if full else " Of the large size three epochs of 30 steps are taken, with the looks of a whole run."),
+            table(("size", "fit without, s", "waited", "fit ends later", "run ends later"), costs),
         ]
     )

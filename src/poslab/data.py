@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import lightning
 import numpy as np
@@ -28,26 +28,9 @@ class TensorBatch(NamedTuple):
     targets: Int64[Tensor, "b t"]
 
 
-class OnHost(Protocol):
-    """A batch of one model or of several."""
-
-    @property
-    def tokens(self) -> Tensor: ...
-    @property
-    def targets(self) -> Tensor: ...
-    def _replace(self, *, tokens: Tensor, targets: Tensor) -> Any: ...
-
-
-Moved = TypeVar("Moved", bound=OnHost)
-
-
-def on_device(batch: Moved, device: torch.device) -> Moved:
-    """The batch on a device. Lightning's own way looks into every part of it, twenty times as long."""
-    later = device.type == "cuda"
-    moved: Moved = batch._replace(
-        tokens=batch.tokens.to(device, non_blocking=later), targets=batch.targets.to(device, non_blocking=later)
-    )
-    return moved
+def on_device(ids: Tensor, device: torch.device) -> Tensor:
+    """Ids on a device; Lightning's own way looks into every part of a batch, twenty times as long."""
+    return ids.to(device, non_blocking=device.type == "cuda")
 
 
 class Probe(NamedTuple):
@@ -222,7 +205,7 @@ class TaskData(lightning.LightningDataModule):
         return loader(stream, sampler, self.config.num_workers)
 
     def transfer_batch_to_device(self, batch: TensorBatch, device: torch.device, dataloader_idx: int) -> TensorBatch:
-        return on_device(batch, device)
+        return TensorBatch(on_device(batch.tokens, device), on_device(batch.targets, device))
 
     def _updates_so_far(self) -> int:
         return self.trainer.global_step if self.trainer else 0

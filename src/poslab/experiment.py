@@ -25,6 +25,7 @@ from poslab.data import TaskData
 from poslab.determinism import deterministic_algorithms
 from poslab.devices import check_device, device_name
 from poslab.diagnostics import looking
+from poslab.diagnostics.gallery import close_gallery
 from poslab.loggers import MetricsTable, RunTensorBoard
 from poslab.metrics import neighbour_cosine_curve
 from poslab.model import LanguageModel, parameters_by_part
@@ -167,6 +168,8 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
                     wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
                     device=device,
                 )
+                if status == "completed" and trainer is not None:
+                    close_gallery(trainer)
                 if copies is not None:
                     result = finish_copies(copies, result, module, trainer)
                 try:

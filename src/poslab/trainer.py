@@ -51,7 +51,8 @@ def build_trainer(
         callbacks = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), *callbacks]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
-    gallery = Gallery(only_ends=job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief))
+    only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief)
+    gallery = Gallery(only_ends=only_ends, beyond_fit=True)
     if copies is not None:
         gallery.folder, gallery.loggers = copies[0].folder, copies[0].loggers
     # The gallery after them: when it runs, all of them have ordered their pictures.

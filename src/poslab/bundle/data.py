@@ -97,7 +97,8 @@ class BundleData(lightning.LightningDataModule):
         return loader(stream, sampler, self.config.num_workers)
 
     def transfer_batch_to_device(self, batch: BundleBatch, device: torch.device, dataloader_idx: int) -> BundleBatch:
-        return on_device(batch, device)
+        tokens, targets = on_device(batch.tokens, device), on_device(batch.targets, device)
+        return batch._replace(tokens=tokens, targets=targets)
 
     def _updates_so_far(self) -> int:
         return self.trainer.global_step if self.trainer else 0

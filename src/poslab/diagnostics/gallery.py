@@ -35,6 +35,8 @@ class Gallery(Callback):
         only_ends: of each tag, draw the pictures of the first look and the last one; of those between, none. Pictures
             take a small model longer than its training does, and in a sweep hardly anyone looks at those between.
         folder, loggers: where the pictures go; None: the Trainer's.
+        beyond_fit: whoever runs the Trainer calls `close_gallery` when it has ended well, and may do other things until
+            then; else the last pictures are waited for before ``fit`` returns.
     """
 
     def __init__(
@@ -43,16 +45,19 @@ class Gallery(Callback):
         only_ends: bool = False,
         folder: RunFolder | None = None,
         loggers: Sequence[Any] | None = None,
+        beyond_fit: bool = False,
     ) -> None:
         self.in_background = drawing.CAN_FORK and allowed_threads() > 1 if in_background is None else in_background
         self.only_ends = only_ends
         self.folder = folder
         self.loggers = loggers
+        self.beyond_fit = beyond_fit
         self.owed: set[str] = set()
         """Tags of pictures that a run which was stopped here had ordered and not shown; to be ordered again."""
         self._owed_step = 0
         self._begun = False
         self._orders: list[Order] = []
+        self._last_orders: list[Order] = []
         self._process: DrawingProcess | None = None
         self._warned: set[str] = set()
 
@@ -65,7 +70,7 @@ class Gallery(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What has been ordered and not shown: a run that is killed and goes on from here draws it then."""
-        begun = [] if self._process is None else self._process.orders
+        begun = [*self._last_orders, *([] if self._process is None else self._process.orders)]
         owed = [*begun, *self._orders]
         return {
             # The first pictures are shown whenever they are ordered, later ones may be held back.
@@ -88,18 +93,18 @@ class Gallery(Callback):
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         over = isinstance(pl_module, TrainingModule) and trainer.global_step == pl_module.total_steps
-        self._start(trainer, awaited=over)
+        self._start(trainer, trained=over)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self._start(trainer, last=True)
-        self.finish(trainer)
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+        self._start(trainer, trained=True, last=True)
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self.owed.clear()
         self.on_train_end(trainer, pl_module)
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        if not self.beyond_fit:
+            self.close(trainer)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
@@ -109,6 +114,7 @@ class Gallery(Callback):
                 self._process.kill()
             return
         self.on_train_end(trainer, pl_module)
+        self.close(trainer)
 
     def finish(self, trainer: lightning.Trainer, before: int | None = None) -> None:
         """Wait for the process that is drawing, if any, and show what it drew; if given, only pictures before a step.
@@ -123,13 +129,29 @@ class Gallery(Callback):
         pictures = self._process.collect()
         self._show(trainer, pictures)
 
-    def _start(self, trainer: lightning.Trainer, last: bool = False, awaited: bool = False) -> None:
+    def close(self, trainer: lightning.Trainer) -> None:
+        """Have the last pictures drawn and shown: this process draws too, for it has nothing else to do."""
+        while self._last_orders:
+            if self._process is None or not self._process.orders:
+                if not self._send_last():
+                    self._show(trainer, draw(self._last_orders))
+                    self._last_orders = []
+            elif self._process.ready:
+                self.finish(trainer)
+            else:
+                self._show(trainer, draw([self._last_orders.pop()]))
+        self.finish(trainer)
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def _start(self, trainer: lightning.Trainer, trained: bool = False, last: bool = False) -> None:
         """Have drawn what was ordered; one look's pictures at a time, so that training keeps its core.
 
         Args:
             trainer: of the run.
-            last: there will be no more orders.
-            awaited: there is no training left meanwhile, so that this process draws too.
+            trained: there is no training left; `close` sees to the pictures.
+            last: nor will there be more orders.
         """
         if not self._orders:
             return
@@ -139,38 +161,31 @@ class Gallery(Callback):
         self._begun = True
         orders, self._orders = self._orders, []
         self.finish(trainer)
-        here = [] if self.in_background else orders
-        if self.in_background:
-            sizes = [portable_size(order) for order in orders]
-            sized = [*zip(sizes, orders, strict=True)]
-            here = [order for size, order in sized if not size]
-            if awaited or last:
-                # What holds most takes longest, and goes first.
-                sized.sort(key=lambda one: one[0], reverse=True)
+        sized = [(portable_size(order) if self.in_background else 0, order) for order in orders]
+        here = [order for size, order in sized if not size]
+        if trained:
+            # What holds most takes longest, and goes first.
+            sized.sort(key=lambda one: one[0], reverse=True)
+            self._last_orders += [order for size, order in sized if size]
+            self._send_last()
+        else:
             there = [order for size, order in sized if size]
-            if awaited or last:
-                here += self._divide(trainer, there)
-            elif there and not self._send(there):
+            if not self._send(there):
                 here += there
         self._show(trainer, draw(here))
 
-    def _divide(self, trainer: lightning.Trainer, orders: list[Order]) -> list[Order]:
-        """Draw the last of these here while the process is busy with the first ones; returns what it cannot take."""
-        rest = list(orders)
-        while rest:
-            if self._process is None or not self._process.orders:
-                # Two at a time: when it is done, this process is in the middle of one.
-                if not self._send(rest[:2]):
-                    return rest
-                rest = rest[2:]
-            elif self._process.ready:
-                self.finish(trainer)
-            else:
-                self._show(trainer, draw([rest.pop()]))
-        return []
+    def _send_last(self) -> bool:
+        # More than one where there are many: when it is done, this process is in the middle of one.
+        lot = self._last_orders[: max(1, len(self._last_orders) // 3)]
+        if not self._send(lot):
+            return False
+        del self._last_orders[: len(lot)]
+        return True
 
     def _send(self, orders: list[Order]) -> bool:
         """Have these drawn beside the training, by the process there is or by a new one; False where that cannot be."""
+        if not orders:
+            return False
         if self._process is not None and self._process.send(orders):
             return True
         try:
@@ -202,6 +217,13 @@ class Gallery(Callback):
             reason = error.strip().splitlines()[-1]
             log.warning("the picture %s failed at step %d, training goes on: %s", tag, step, reason)
         log.debug("picture %s failed at step %d\n%s", tag, step, error)
+
+
+def close_gallery(trainer: lightning.Trainer) -> None:
+    """Wait for the last pictures of a run, which are drawn while it ends."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Gallery):
+            callback.close(trainer)
 
 
 def showing(loggers: Sequence[Any], name: str) -> Iterator[Callable[..., None]]:
