@@ -129,6 +129,12 @@ def test_the_validation_set_has_exactly_its_examples(n_examples: int, batch_size
         assert same(batch, TensorBatch(*(part[: len(batch.tokens)] for part in whole)))
 
 
+@pytest.mark.parametrize(("seq_len", "n_examples"), [(1, 512), (64, 512), (65, 504), (256, 128), (4096, 128)])
+def test_a_validation_set_of_no_given_size_is_bounded_by_its_tokens(seq_len: int, n_examples: int):
+    assert DataConfig(**{**SIZES, "val_examples": None}).n_val_examples(seq_len) == n_examples
+    assert DataConfig(**{**SIZES, "val_examples": 700}).n_val_examples(seq_len) == 700
+
+
 def test_the_validation_set_is_made_once_and_stays(monkeypatch: pytest.MonkeyPatch):
     data = make()
     first = list(data.val_dataloader())

@@ -29,6 +29,7 @@ from poslab import experiment
 from poslab.assembly import build_task
 from poslab.config import checked
 from poslab.data import BatchStream
+from poslab.loggers import RunTensorBoard
 from poslab.module import CopyModule
 from poslab.results import DivergedError
 
@@ -227,6 +228,16 @@ def test_without_positions_the_pictures_say_why_there_is_nothing(finished_runs: 
     assert not any(
         "neighbour_similarity" in name for name in json.loads((folder / "result.json").read_text())["metrics"]
     )
+
+
+def test_the_quick_checksum_is_the_one_that_tensorboard_reads(tmp_path: Path) -> None:
+    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
+
+    RunTensorBoard(tmp_path).close()
+    # Of RFC 3720, appendix B.4, and the number that every such checksum is known by.
+    assert pywrap_tensorflow.crc32c(b"123456789") == 0xE3069283
+    assert pywrap_tensorflow.crc32c(bytes(32)) == 0x8A9136AA
+    assert pywrap_tensorflow.crc32c(bytes(range(32))) == 0x46DD794E
 
 
 # Which rows a step teaches
