@@ -16,7 +16,8 @@ def sweep(*overrides: str) -> float:
 
 def measure(repeats: int, full: bool) -> str:
     # The first turn, which is not counted, also loads what torch loads late.
-    return "\n\n".join([copy_steps(max(2, repeats)), sweeps(repeats, full)])
+    # Steps are over in a second, sweeps in half a minute.
+    return "\n\n".join([copy_steps(3 * repeats), sweeps(max(1, repeats - 1), full)])
 
 
 def copy_steps(repeats: int) -> str:
