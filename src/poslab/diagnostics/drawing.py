@@ -155,8 +155,9 @@ def _serve(pipe: Connection) -> None:
     for number in stopping_signals():
         signal.signal(number, signal.SIG_IGN)
     # Where cores are short, training goes first; and being sent something is no reason to take its core at once.
-    os.nice(5)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):
+        os.nice(5)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(EOFError, OSError):
         # Until nobody wants pictures any more.
         while True:
