@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poslab.arguments import MOST_EXAMPLES, MOST_SEED, Option, command, whole, whole_numbers
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.startup import quick_imports
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from poslab.arguments import MOST_SEED, Option, command, number, switch, whole
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.startup import quick_imports
 
 OPTIONS = {

@@ -22,13 +22,14 @@ from poslab.bundle.data import BundleData
 from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, losses
 from poslab.comparison.collect import collect
 from poslab.comparison.settings import by_setting
-from poslab.config import ConfigError, checked, run_name
+from poslab.config import checked, run_name
 from poslab.metrics import score_all, token_loss
 from poslab.module import ALGORITHMS
 from poslab.positions.base import PositionScheme
 from poslab.preflight import preflight
 from poslab.results import DivergedError
 from poslab.resume import identity, job_key, stored_result
+from poslab.rules import ConfigError
 from poslab.sweeps import Job, Sweep, checked_job
 from poslab.trained import load
 

@@ -12,9 +12,9 @@ from test_checkpoints import TINY, Wholes, assert_same, content, told_to_stop, w
 from test_resume import stopped_at
 
 from poslab.checkpoints import room_for
-from poslab.config import ConfigError
 from poslab.preflight import preflight
 from poslab.results import RunFolder
+from poslab.rules import ConfigError
 from poslab.sweeps import checked_job
 
 __all__ = ["whole"]

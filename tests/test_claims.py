@@ -9,8 +9,9 @@ from conftest import CONF, compose
 
 from poslab.claims import judge, judge_sweep, main, table
 from poslab.comparison import Job
-from poslab.config import ClaimConfig, ConfigError, checked
+from poslab.config import ClaimConfig, checked
 from poslab.results import CLAIMS_FILE
+from poslab.rules import ConfigError
 
 METRIC = "length/40/exact_match"
 

@@ -18,11 +18,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from poslab import cli
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.explanations import explain
 from poslab.preflight import preflight
 from poslab.report import final_report
 from poslab.results import DivergedError, Result, RunFolder
+from poslab.rules import ConfigError
 
 
 def typed(folder: Path, *arguments: str) -> Any:

@@ -11,9 +11,10 @@ from conftest import WHEN_IT_TRAINS, compose, start, train
 
 from poslab import compiling
 from poslab.compiling import check_compiler
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.preflight import preflight
 from poslab.resume import job_key, stored_result
+from poslab.rules import ConfigError
 from poslab.trained import load
 
 SHORT = (

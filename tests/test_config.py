@@ -14,9 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from test_cli import no_device
 
-from poslab.config import ConfigError, checked, did_you_mean, nearest, run_name
+from poslab.config import checked, run_name
 from poslab.explanations import explain
 from poslab.preflight import preflight
+from poslab.rules import ConfigError, did_you_mean, nearest
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import compose, train
 
-from poslab.config import ConfigError
 from poslab.devices import device_name, visible_devices
 from poslab.experiment import run
+from poslab.rules import ConfigError
 
 
 @pytest.mark.parametrize(("named", "wanted"), [("0,2", ["0", "2"]), ("", []), ("GPU-3f,GPU-8a", ["GPU-3f", "GPU-8a"])])

@@ -24,7 +24,7 @@ from test_gallery import children, needs_fork
 from test_tensorboard import IMAGES, SMALL, read, steps
 
 from poslab.assembly import build_task
-from poslab.config import ConfigError, DataConfig, checked
+from poslab.config import DataConfig, checked
 from poslab.data import BatchStream, Probe, TaskData
 from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, drawing, heads
 from poslab.diagnostics import figures as figures_module
@@ -44,6 +44,7 @@ from poslab.positions import (
     PositionScheme,
     SinusoidalPositionalEmbedding,
 )
+from poslab.rules import ConfigError
 from poslab.tasks.copy import CopyTask
 
 ONE_EPOCH = (*SMALL, "trainer.max_epochs=1")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import CONF, start
 
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.sweeps import job_label, varying_keys, with_jobs
 
 JOBS = ["pos=alibi", "pos=hard_alibi model.n_heads=8", "pos=learned +pos.train_offset=random"]

@@ -14,12 +14,13 @@ from test_figures import assert_readable, at, close, corner, pixels, red_at, tex
 from test_tensorboard import SMALL, read, steps
 
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.data import TaskData
 from poslab.diagnostics.figures import LabelledFigure
 from poslab.diagnostics.heads import HeadMaps, any_cell, block_size, draw_heads, largest_weights
 from poslab.model import TransformerLM, attention
 from poslab.preflight import preflight
+from poslab.rules import ConfigError
 from poslab.tasks.copy import CopyTask
 from poslab.tasks.repeat import RepeatTask
 

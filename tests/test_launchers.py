@@ -21,7 +21,7 @@ from conftest import CONF, ROOT, WHEN_IT_TRAINS, compose, only_sweep, start, tra
 from hydra.core.utils import JobReturn, JobStatus
 
 from poslab import launchers
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.threads import choose_threads
 
 QUICK = ("trainer.max_steps=20", "data.val_examples=16", "diagnostics=none", "logger=none")

@@ -11,11 +11,12 @@ from conftest import compose
 
 from poslab import memory
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, TrainConfig, checked
+from poslab.config import TrainConfig, checked
 from poslab.data import TaskData
 from poslab.memory import check_memory, device_bytes, memory_bytes, needs_of_data, needs_of_model
 from poslab.preflight import check_buildable
 from poslab.results import as_text
+from poslab.rules import ConfigError
 
 
 def job_of(*overrides: str) -> TrainConfig:

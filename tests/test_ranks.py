@@ -20,9 +20,10 @@ from test_conf import CHOICES
 
 from poslab import cli, ranks, strategies
 from poslab.assembly import build_task
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.data import BatchStream
 from poslab.devices import check_device
+from poslab.rules import ConfigError
 from poslab.strategies import Agreement, LostRankError, RankLauncher, same_command
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch

@@ -25,10 +25,11 @@ from conftest import ROOT, compose, train
 from test_cli import typed
 
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.data import TaskData
 from poslab.metrics import score
 from poslab.results import Result, RunFolder, write_atomically
+from poslab.rules import ConfigError
 
 HOSTILE = "a = b, c: d's {x}.npy"
 

@@ -12,10 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_checkpoints import TINY, told_to_stop
 
 from poslab.checkpoints import Checkpoints
-from poslab.config import ConfigError
 from poslab.diagnostics import drawing, gallery
 from poslab.results import RunFolder
 from poslab.resume import newest_checkpoint, stored_result, stored_status
+from poslab.rules import ConfigError
 
 SHORT = ("data.steps_per_epoch=20", "data.val_examples=32", "trainer.max_epochs=3", "model.dropout=0.1")
 

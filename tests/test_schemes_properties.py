@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from poslab import MultiHeadSelfAttention, count_parameters
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, checked
+from poslab.config import checked
 from poslab.model import LanguageModel
 from poslab.model.parameters import parameters_by_part
+from poslab.rules import ConfigError
 
 SCHEMES = sorted(path.stem for path in (CONF / "pos").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))

@@ -23,8 +23,9 @@ from conftest import ROOT, compose, start
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from poslab.config import ConfigError, TrainConfig, checked
+from poslab.config import TrainConfig, checked
 from poslab.resume import stored_status
+from poslab.rules import ConfigError
 from poslab.sweeps import Job, Sweep, job_label
 
 optuna = pytest.importorskip("optuna", reason="the extra [optuna] is not installed")

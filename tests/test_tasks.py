@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poslab.assembly import build
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.tasks import Batch, Task
 from poslab.tasks.base import IGNORED
 from poslab.tasks.repeat import RepeatTask

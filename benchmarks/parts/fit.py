@@ -75,7 +75,7 @@ SMALL = Size("default", (), 32, 12, 360, 1.0, 512)
 
 def measure(repeats: int, full: bool) -> str:
     share = 1.0 if full else 1 / 4
-    large = Size("D 128, T 256, 6 layers", LARGE, 128, 256, round(360 * share), share, 128)
+    large = Size("D 128, T 256, 6 layers", LARGE, 128, 256, round(360 * share), share, 96)
     rows, costs = [], []
     # What is over in a second is taken more often: the machine's noise is of the same size as the differences.
     for size, times in ((SMALL, 5 * repeats), (large, repeats)):

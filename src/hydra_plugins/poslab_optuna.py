@@ -46,7 +46,7 @@ class OptunaSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         # Hydra imports this module at every start, --help included.
-        from poslab.config import ConfigError
+        from poslab.rules import ConfigError
 
         try:
             from poslab.search.loop import run_search

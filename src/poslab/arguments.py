@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from poslab.cli import one_line_errors
-from poslab.config import ConfigError, did_you_mean
+from poslab.rules import ConfigError, did_you_mean
 from poslab.startup import quick_exit
 
 

@@ -5,8 +5,9 @@ from importlib import import_module
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from poslab.config import ConfigError, ModelConfig, TrainConfig, check_target, did_you_mean
+from poslab.config import ModelConfig, TrainConfig, check_target
 from poslab.memory import memory_bytes, needs_of_model, require
+from poslab.rules import ConfigError, did_you_mean
 from poslab.tasks import Task
 
 if TYPE_CHECKING:

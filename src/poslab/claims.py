@@ -16,8 +16,9 @@ from poslab.comparison import ComparisonError, Job
 from poslab.comparison.axes import Value, typed_settings
 from poslab.comparison.collect import collect, without_repeats
 from poslab.comparison.numbers import count
-from poslab.config import ClaimConfig, ConfigError, did_you_mean
+from poslab.config import ClaimConfig
 from poslab.results import CLAIMS_FILE, write_atomically
+from poslab.rules import ConfigError, did_you_mean
 
 TABLE_FILE = "claims.md"
 

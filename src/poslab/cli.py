@@ -27,6 +27,7 @@ from poslab import config as schema
 from poslab.explanations import explain
 from poslab.ranks import check_ranks, is_second_rank, rank, started_by_first_rank
 from poslab.results import DivergedError
+from poslab.rules import ConfigError
 
 
 def debugging() -> bool:
@@ -109,17 +110,17 @@ def check_typed() -> None:
     """
     for word in sys.argv[1:]:
         if not word.isascii() and word != word.encode("utf-8", "replace").decode():
-            raise schema.ConfigError(f"'{word}' holds bytes that are no UTF-8; type it in another way")
+            raise ConfigError(f"'{word}' holds bytes that are no UTF-8; type it in another way")
 
     def refuse(message: str) -> NoReturn:
         _, _, words = message.partition("unrecognized arguments: ")
         together = "write the overrides together, all before the flags or all behind them; " if "=" in words else ""
-        raise schema.ConfigError(f"{message}; {together}see python train.py --help")
+        raise ConfigError(f"{message}; {together}see python train.py --help")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
     if parser.parse_args().experimental_rerun:
-        raise schema.ConfigError(
+        raise ConfigError(
             "--experimental-rerun reads a pickle, which can run anything; a run's config.yaml says how to run it again"
         )
 
@@ -138,7 +139,7 @@ def job_errors(config_dir: Path) -> Iterator[None]:
     except Exception as error:
         if debugging() or in_sweep():
             raise
-        if is_second_rank() and isinstance(error, (schema.ConfigError, DivergedError)):
+        if is_second_rank() and isinstance(error, (ConfigError, DivergedError)):
             # The first rank has come to the same end, and says so.
             raise SystemExit(1) from None
         where = f"rank {rank()}: " if is_second_rank() else ""
@@ -223,11 +224,9 @@ def check_names(config: DictConfig) -> None:
     OmegaConf.to_container(OmegaConf.masked_copy(config, "hydra").hydra.job, resolve=True)
     subdir, job = config.hydra.output_subdir, config.hydra.job.name
     if subdir is not None and (os.path.normpath(subdir) == "." or subdir.startswith(("/", "..")) or too_long(subdir)):
-        raise schema.ConfigError(
-            f"hydra.output_subdir={subdir} is no name in the run's folder; give one, .hydra say, or null"
-        )
+        raise ConfigError(f"hydra.output_subdir={subdir} is no name in the run's folder; give one, .hydra say, or null")
     if os.path.basename(job) != job or too_long(f"{job}.log"):
-        raise schema.ConfigError(f"hydra.job.name={job} is no name of a file; give another, without a slash")
+        raise ConfigError(f"hydra.job.name={job} is no name of a file; give another, without a slash")
 
 
 def too_long(path: str) -> bool:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
+from poslab.rules import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WITHOUT = "or leave out compile=true"

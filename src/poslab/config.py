@@ -8,14 +8,15 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
+
+from poslab.rules import ConfigError, at_least, at_most, check_numbers, one_of
 
 PACKAGE = "poslab"
 DIAGNOSTICS = Path(__file__).parent / "diagnostics"
@@ -23,45 +24,10 @@ MOST_PROCESSES = 256
 """That one job may start: a slip of the keyboard must not fill a machine's process table."""
 MOST_THREADS = 1024
 MOST_WIDTH = 2**20
-MOST_WHOLE = 2**63 - 1
-MOST_NUMBER = 1e20
-"""Of a setting that is no whole number: far above it, products of two of them leave the range of fp32."""
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line that names the values and the way out."""
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that ``name`` was probably meant to be; None when none is near."""
-    return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.6)), None)
-
-
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``names``, or a list of them all when none is near."""
-    near = nearest(name, names)
-    return f"; did you mean '{near}'?" if near else f"; there are: {', '.join(sorted(names)) or 'none'}"
-
-
-def _one_of(key: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{key}={value} is unknown; choose one of {', '.join(choices)}")
-
-
-def _at_least(minimum: float, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value >= minimum:
-            raise ConfigError(f"{name.replace('__', '.')}={value} must be at least {minimum}")
-
-
-def _at_most(maximum: int, **values: int) -> None:
-    for name, value in values.items():
-        if value > maximum:
-            raise ConfigError(f"{name.replace('__', '.')}={value} must be at most {maximum}")
-
-
-VAL_TOKENS = 32_768
-LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 128, 512
+VAL_TOKENS = 24_576
+LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 64, 512
 """Bounds of a validation set whose size is not given: as many examples as have `VAL_TOKENS`, within these."""
 
 
@@ -74,15 +40,15 @@ class DataConfig:
     num_workers: int
 
     def __post_init__(self) -> None:
-        _at_least(
+        at_least(
             1,
             data__batch_size=self.batch_size,
             data__steps_per_epoch=self.steps_per_epoch,
             data__val_examples=self.val_examples,
             data__val_batch_size=self.val_batch_size,
         )
-        _at_least(0, data__num_workers=self.num_workers)
-        _at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
+        at_least(0, data__num_workers=self.num_workers)
+        at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
 
     def n_val_examples(self, seq_len: int) -> int:
         """Size of the validation set: ``val_examples``, or of sequences of this many tokens as many as are enough.
@@ -110,8 +76,8 @@ class ModelConfig:
     scale_residuals: bool = True
 
     def __post_init__(self) -> None:
-        _one_of("model.architecture", self.architecture, ("attention", "transformer"))
-        _at_least(
+        one_of("model.architecture", self.architecture, ("attention", "transformer"))
+        at_least(
             1,
             model__d_model=self.d_model,
             model__n_heads=self.n_heads,
@@ -120,7 +86,7 @@ class ModelConfig:
             model__vocab_size=self.vocab_size,
         )
         # Its square is the least that a layer has, and to list the divisors of a huge one takes minutes.
-        _at_most(MOST_WIDTH, model__d_model=self.d_model)
+        at_most(MOST_WIDTH, model__d_model=self.d_model)
         if self.d_model % self.n_heads:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
             raise ConfigError(
@@ -131,13 +97,13 @@ class ModelConfig:
             raise ConfigError(
                 f"model.n_layers={self.n_layers}, but model=attention has exactly one layer; use model=transformer"
             )
-        _one_of("model.token_init", self.token_init, ("normal", "hashed", "file"))
+        one_of("model.token_init", self.token_init, ("normal", "hashed", "file"))
         if (self.token_init == "file") != (self.token_file is not None):
             raise ConfigError(
                 f"model.token_init={self.token_init} with model.token_file={self.token_file}: "
                 "token_init=file needs a token_file, and only it uses one"
             )
-        _at_least(0, model__token_init_std=self.token_init_std, model__dropout=self.dropout)
+        at_least(0, model__token_init_std=self.token_init_std, model__dropout=self.dropout)
         if self.dropout >= 1:
             raise ConfigError(f"model.dropout={self.dropout} must be below 1")
 
@@ -152,9 +118,9 @@ class OptimizerConfig:
     decay: str
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
-        _one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
-        _at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
+        one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
+        at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"optimizer.lr={self.lr} must be a finite number above 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -178,11 +144,11 @@ class TrainerConfig:
     num_nodes: int = 1
 
     def __post_init__(self) -> None:
-        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
-        _one_of("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
-        _one_of("trainer.precision", self.precision, ("32", "bf16"))
-        _one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
-        _at_least(
+        one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        one_of("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
+        one_of("trainer.precision", self.precision, ("32", "bf16"))
+        one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
+        at_least(
             1,
             trainer__devices=self.devices,
             trainer__num_nodes=self.num_nodes,
@@ -190,8 +156,8 @@ class TrainerConfig:
             trainer__log_every_n_steps=self.log_every_n_steps,
             trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
         )
-        _at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
-        _at_most(MOST_PROCESSES, trainer__devices=self.devices, trainer__num_nodes=self.num_nodes)
+        at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
+        at_most(MOST_PROCESSES, trainer__devices=self.devices, trainer__num_nodes=self.num_nodes)
         for name, number in (("devices", self.devices), ("num_nodes", self.num_nodes)):
             if number > 1 and self.strategy == "auto":
                 raise ConfigError(f"trainer.{name}={number} needs trainer=ddp to train on more than one device")
@@ -202,7 +168,7 @@ class TrainerConfig:
         if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
             raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
         if self.threads != "auto":
-            _at_most(MOST_THREADS, trainer__threads=int(self.threads))
+            at_most(MOST_THREADS, trainer__threads=int(self.threads))
 
 
 @dataclass(kw_only=True)
@@ -211,7 +177,7 @@ class LoggerConfig:
     pictures: str = "auto"
 
     def __post_init__(self) -> None:
-        _one_of("logger.pictures", self.pictures, ("auto", "all", "ends"))
+        one_of("logger.pictures", self.pictures, ("auto", "all", "ends"))
 
 
 @dataclass(kw_only=True)
@@ -258,8 +224,8 @@ class SweepConfig:
     claims: list[ClaimConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
-        _one_of("sweep.on_failure", self.on_failure, ("continue", "stop"))
+        one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
+        one_of("sweep.on_failure", self.on_failure, ("continue", "stop"))
 
 
 @dataclass(kw_only=True)
@@ -291,7 +257,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.resume is not None:
-            _one_of("resume", self.resume, ("auto",))
+            one_of("resume", self.resume, ("auto",))
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
         self._check_seeds()
@@ -312,7 +278,7 @@ class TrainConfig:
             check_target(key, options["_target_"])
 
     def _check_seeds(self) -> None:
-        _at_least(1, seeds=self.seeds)
+        at_least(1, seeds=self.seeds)
         if self.seeds == 1:
             return
         if self.seed + self.seeds > 2**32:
@@ -371,29 +337,10 @@ def checked(config: DictConfig) -> TrainConfig:
         raise ConfigError(
             f"no value for {', '.join(missing)}; give one as key=value (python train.py --help lists them)"
         )
-    _check_numbers(OmegaConf.to_container(typed))
+    check_numbers(OmegaConf.to_container(typed))
     result = OmegaConf.to_object(typed)
     assert isinstance(result, TrainConfig)
     return result
-
-
-def _check_numbers(node: Any, key: str = "") -> None:
-    """Refuse numbers that a computer does not count with, wherever they stand.
-
-    Raises:
-        ConfigError: names the key, the value and the bound.
-    """
-    if isinstance(node, dict):
-        for name, value in node.items():
-            _check_numbers(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for value in node:
-            _check_numbers(value, key)
-    elif isinstance(node, float) and not abs(node) <= MOST_NUMBER:
-        raise ConfigError(f"{key}={node} must be a finite number, at most {MOST_NUMBER:g}")
-    elif isinstance(node, int) and abs(node) > MOST_WHOLE:
-        # Not the number itself: Python writes no more than 4300 digits.
-        raise ConfigError(f"{key} is a number of about {node.bit_length() * 0.30103:.0f} digits; it must be below 2^63")
 
 
 def _unique() -> str:

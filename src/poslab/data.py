@@ -11,7 +11,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from poslab.config import ConfigError, DataConfig
+from poslab.config import DataConfig
+from poslab.rules import ConfigError
 from poslab.signals import stopping_signals
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch

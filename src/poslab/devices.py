@@ -3,7 +3,8 @@
 import os
 from typing import TYPE_CHECKING
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
+from poslab.rules import ConfigError
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,9 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from poslab import config as schema
+from poslab import rules
 from poslab.results import DivergedError, LostFolderError
+from poslab.rules import ConfigError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What torch says on a CPU and on an accelerator, beside Python's own MemoryError.
@@ -59,7 +60,7 @@ def _explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         what = error.filename or error.filename2
         return f"{error.strerror}{f' for {what}' if what else ''}; make room: {GO_ON}"
-    if isinstance(error, (schema.ConfigError, DivergedError, LostFolderError, ValueError)) and line:
+    if isinstance(error, (ConfigError, DivergedError, LostFolderError, ValueError)) and line:
         return line
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename} cannot be used ({error.strerror}); give another"
@@ -108,10 +109,10 @@ def _explain_choice(text: str, config_dir: Path) -> str:
         return " ".join(text.split())
     group, _, choice = (wanted.group(1) or wanted.group(2)).rpartition("/")
     if not group:
-        return f"unknown configuration '{choice}'{schema.did_you_mean(choice, listed)}"
+        return f"unknown configuration '{choice}'{rules.did_you_mean(choice, listed)}"
     # Hydra lists them for a choice, not for one of a list of choices.
     options = listed or _choices(group, config_dir)
-    near = schema.nearest(choice, options)
+    near = rules.nearest(choice, options)
     hint = f"; did you mean '{near}'?" if near else ""
     return f"unknown choice {group}={choice}{hint}; choices: {', '.join(options)}"
 
@@ -160,9 +161,9 @@ def _nearest_key(name: str, config_dir: Path) -> str:
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
     # The right leaf under a forgotten or wrong prefix first (d_model for model.d_model), then a near leaf beside it.
     nearest = next((key for key in keys if key.rpartition(".")[2] == leaf), None)
-    nearest = nearest or siblings.get(schema.nearest(leaf, siblings) or "")
+    nearest = nearest or siblings.get(rules.nearest(leaf, siblings) or "")
     if not nearest and not siblings:
-        nearest = schema.nearest(name, keys)
+        nearest = rules.nearest(name, keys)
     if nearest:
         return f"; did you mean '{nearest}'?"
     if not siblings:

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.results import as_text
+from poslab.rules import ConfigError
 from poslab.tasks import Task
 
 NUMBER = 4

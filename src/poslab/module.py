@@ -13,11 +13,12 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from poslab.compiling import compiled
-from poslab.config import ConfigError, OptimizerConfig
+from poslab.config import OptimizerConfig
 from poslab.data import TaskData, TensorBatch
 from poslab.metrics import Score, score, token_loss
 from poslab.model import LanguageModel
 from poslab.results import DivergedError
+from poslab.rules import ConfigError
 from poslab.sharding import Whole, total_norm
 
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

@@ -7,7 +7,8 @@ are started from outside, by ``torchrun`` or by SLURM's ``srun`` (any number of 
 import os
 from collections.abc import Mapping
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
+from poslab.rules import ConfigError
 
 PARENT = "POSLAB_FIRST_RANK"
 """Set for a rank that another one started: the process of that one."""

@@ -17,7 +17,8 @@ from typing import Literal
 
 import yaml
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
+from poslab.rules import ConfigError
 
 
 class DivergedError(RuntimeError):

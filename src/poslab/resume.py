@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from poslab.config import ConfigError, TrainConfig, flat
+from poslab.config import TrainConfig, flat
 from poslab.ranks import is_second_rank
 from poslab.results import CONFIG_FILE, COPIES, EVENTS, RESULT_FILE, RunFolder, write_atomically
+from poslab.rules import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,11 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from poslab.cli import quoted
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.module import CopyModule
 from poslab.ranks import PARENT, started_by_first_rank
 from poslab.results import DivergedError
+from poslab.rules import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.assembly import build_task
 from poslab.cli import job_overrides, main_config_dir, pasted, quoted
-from poslab.config import ConfigError, TrainConfig, checked
+from poslab.config import TrainConfig, checked
 from poslab.devices import check_device
 from poslab.explanations import explain
 from poslab.preflight import check_buildable
@@ -29,6 +29,7 @@ from poslab.ranks import check_alone
 from poslab.report import tensorboard_command
 from poslab.results import CLAIMS_FILE, INVALID_FILE, SUPERSEDED, check_writable, write_atomically
 from poslab.resume import job_key, stored_result, stored_status
+from poslab.rules import ConfigError
 
 log = logging.getLogger(__name__)
 

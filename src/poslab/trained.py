@@ -19,9 +19,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, TrainConfig, checked, flat, nearest
+from poslab.config import TrainConfig, checked, flat
 from poslab.results import CONFIG_FILE, COPIES, RunFolder
 from poslab.resume import model_settings, stored_settings, stored_status
+from poslab.rules import ConfigError, nearest
 from poslab.tasks import Task
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from poslab.bundle.copies import build_stack
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.memory import A_PARAMETER, memory_bytes
 from poslab.model import LanguageModel, count_parameters
+from poslab.rules import ConfigError
 from poslab.tasks import Task
 
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from poslab.assembly import build
-from poslab.config import ConfigError
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
 from poslab.diagnostics.gallery import Gallery
 from poslab.diagnostics.looks import Looks, looking
+from poslab.rules import ConfigError
 from poslab.tasks import Task
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.launchers.pool import (
     GRACE_SECONDS,
     Call,
@@ -18,6 +18,7 @@ from poslab.launchers.pool import (
     load,
     one_line,
 )
+from poslab.rules import ConfigError
 from poslab.threads import available_cores
 
 

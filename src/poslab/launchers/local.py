@@ -14,7 +14,6 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.config import ConfigError
 from poslab.devices import VISIBLE, visible_devices
 from poslab.launchers.pool import (
     GRACE_SECONDS,
@@ -24,6 +23,7 @@ from poslab.launchers.pool import (
     ctrl_c_afterwards,
     load,
 )
+from poslab.rules import ConfigError
 
 
 def n_workers(n_jobs: int, cores: int) -> int:

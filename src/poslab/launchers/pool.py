@@ -23,9 +23,10 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.devices import check_device
 from poslab.resume import stored_result
+from poslab.rules import ConfigError
 
 log = logging.getLogger(__name__)
 

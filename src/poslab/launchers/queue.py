@@ -13,7 +13,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.devices import check_device, visible_devices
 from poslab.launchers.local import become_worker, n_workers, send
 from poslab.launchers.pool import (
@@ -24,6 +24,7 @@ from poslab.launchers.pool import (
     ctrl_c_afterwards,
     load,
 )
+from poslab.rules import ConfigError
 from poslab.threads import available_cores
 
 # What submitit ends a process with after it has put its job back in the queue: under SLURM, and on this machine.

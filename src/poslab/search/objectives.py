@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from poslab.assembly import build_model, build_task
-from poslab.config import ConfigError, TrainConfig, nearest
+from poslab.config import TrainConfig
+from poslab.rules import ConfigError, nearest
 from poslab.search.options import Objective
 
 SECONDS = "seconds"

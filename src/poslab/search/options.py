@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
 
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 from poslab.search.space import Parameter
 
 JOURNAL_FILE = "study.journal"

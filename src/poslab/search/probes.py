@@ -9,9 +9,10 @@ from omegaconf import DictConfig
 from optuna.samplers import RandomSampler
 
 from poslab.cli import main_config_dir
-from poslab.config import ConfigError, TrainConfig
+from poslab.config import TrainConfig
 from poslab.devices import check_device
 from poslab.explanations import explain
+from poslab.rules import ConfigError
 from poslab.search.options import quiet
 from poslab.search.space import Parameter, literal
 from poslab.sweeps import checked_job

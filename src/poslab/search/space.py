@@ -15,7 +15,7 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
-from poslab.config import ConfigError
+from poslab.rules import ConfigError
 
 Number = int | float
 

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from optuna.samplers import RandomSampler
 from optuna.study import StudyDirection
 
-from poslab.config import ConfigError
 from poslab.resume import identity
+from poslab.rules import ConfigError
 from poslab.search.options import JOURNAL_FILE, Options, absolute, open_storage, quiet
 from poslab.search.space import Parameter, check_same_space, stored_form
 from poslab.sweeps import Sweep
