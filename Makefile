@@ -13,7 +13,7 @@ help:
 	@echo "make faults   kill runs anywhere and go on, full disks, a thousand odd command lines; half an hour"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
-	@echo "make bench    measure speed against a bare PyTorch loop and others; ten minutes, of a quiet machine"
+	@echo "make bench    measure speed against a bare PyTorch loop and others; a quarter of an hour, of a quiet machine"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "poslab needs Python 3.11 or newer; say which with: make PYTHON=python3.11 ...")'

@@ -48,7 +48,7 @@ def main(values: dict[str, Any]) -> None:
     # As in training: the order of a sum depends on it, and so does its last digit.
     torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
     seed = job.seed if values["seed"] is None else values["seed"]
-    n_examples = values["examples"] or job.data.val_examples
+    n_examples = values["examples"] or job.data.n_val_examples(task.seq_len)
     data = TaskData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
     with in_precision_of(job, device):
         own = score_all(model.to(device), data.validation.batches).means()

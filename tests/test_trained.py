@@ -96,6 +96,16 @@ def test_scores_are_exactly_those_of_the_run(
     assert f"{expected['val/loss']:.4f}" in capsys.readouterr().out
 
 
+def test_a_set_whose_size_was_not_given_is_scored_again(
+    finished_runs: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished_runs(*SMALL, "data.val_examples=null")
+    found = scores(run, tmp_path)
+    assert found["examples"] == 512
+    assert found["metrics"]["val/loss"] == recorded(run)["val/loss"]
+    assert "examples  512 a row" in capsys.readouterr().out
+
+
 def test_a_token_file_is_not_needed_any_more(token_file: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", *SMALL, "model.token_init=file", f"model.token_file={token_file}")
     token_file.unlink()
