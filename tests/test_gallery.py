@@ -275,7 +275,7 @@ def test_a_hanging_child_is_ended_when_patience_is_over(
 def process() -> Iterator[DrawingProcess]:
     process = DrawingProcess()
     yield process
-    process.kill()
+    process.end()
 
 
 def begun(process: DrawingProcess, sign: Path, seconds: float) -> None:
@@ -326,6 +326,37 @@ def test_a_killed_process_is_not_waited_for(process: DrawingProcess, tmp_path: P
 
 
 @needs_fork
+@pytest.mark.parametrize("what", ["is told much", "has much to say"])
+def test_a_process_that_stands_still_is_given_up_however_much_is_said(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the pipe holds: who writes waits for the reader, and the reader for the rest."""
+    monkeypatch.setattr(drawing, "PATIENCE_SECONDS", 0.3)
+    if what == "has much to say":
+        # Half of an answer, and no more.
+        half = b"\0\0\0\x08"
+        monkeypatch.setattr(drawing, "_serve", lambda pipe: (os.write(pipe.fileno(), half), time.sleep(60)))
+    process = DrawingProcess()
+    started = time.monotonic()
+    if what == "is told much":
+        os.kill(process.pid, signal.SIGSTOP)
+        assert not process.send([Order("a", 1, partial(message_figure, "x" * 4_000_000))])
+    else:
+        process.orders = [Order("a", 1, good())]
+        assert [one.error for one in process.collect()] == ["its process took too long"]
+    assert time.monotonic() - started < 5
+    assert wait_until(lambda: not running(process.pid))
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@needs_fork
 def test_a_process_that_died_idle_takes_no_orders_and_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,10 +382,7 @@ def test_the_process_ends_with_the_one_that_it_draws_for(tmp_path: Path) -> None
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + 10
-    while running(int(drawing_pid.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not running(int(drawing_pid.read_text()))
+    assert wait_until(lambda: not running(int(drawing_pid.read_text())))
 
 
 def running(pid: int) -> bool:

@@ -110,6 +110,26 @@ def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 
 
+def test_again_while_the_last_pictures_are_drawn_the_run_says_so_and_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("went on")
+
+    settings = (*TINY, "diagnostics=position_table")
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "CAN_FORK", True)
+        patch.setattr(gallery, "allowed_threads", lambda: 2)
+        patch.setattr(gallery.Gallery, "_draw_last", twice)
+        with pytest.raises(StoppedError):
+            train(tmp_path / "run", *settings)
+    assert stored_result(tmp_path / "run")["error"] == "StoppedError: stopped at once by a second Ctrl-C"
+    train(tmp_path / "run", *settings, "resume=auto")
+    assert_same(tmp_path / "run", train(tmp_path / "whole", *settings))
+
+
 def test_a_sweep_s_job_that_is_complete_passes_the_signal_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is done, the sweep is not."""
     from conftest import compose

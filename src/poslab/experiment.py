@@ -133,6 +133,7 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
         if board is not None and (start.checkpoint is None or start.elsewhere):
             board.log_markdown("config", config_text(job), 0)
         trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
+        close_gallery(trainer)
         status = "completed"
     except PrunedError as pruned:
         # No failure: the search wants no more of this job.
@@ -168,8 +169,6 @@ def train(job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: 
                     wall_seconds=round(start.seconds + time.perf_counter() - started, 3),
                     device=device,
                 )
-                if status == "completed" and trainer is not None:
-                    close_gallery(trainer)
                 if copies is not None:
                     result = finish_copies(copies, result, module, trainer)
                 try:

@@ -4,6 +4,8 @@ import gc
 import os
 import pickle
 import signal
+import socket
+import struct
 import sys
 import traceback
 import warnings
@@ -20,7 +22,8 @@ from poslab.signals import stopping_signals
 # macOS has fork too, but its system libraries do not survive one.
 CAN_FORK = sys.platform.startswith("linux")
 PATIENCE_SECONDS = 60.0
-"""How long the end of a run waits for pictures; then they are given up, never the run."""
+"""How long a look waits for the pictures of the one before, and the end of a run for the last; then they are given up,
+never the run."""
 
 
 class Order(NamedTuple):
@@ -76,6 +79,7 @@ class DrawingProcess:
         reap()
         self.orders: list[Order] = []
         self._pipe, there = Pipe()
+        give_up_after(self._pipe, PATIENCE_SECONDS)
         with warnings.catch_warnings(), there:
             # Python 3.12 warns of every fork beside a thread; see above for why this one may.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -96,7 +100,7 @@ class DrawingProcess:
         try:
             self._pipe.send_bytes(pickle.dumps(orders))
         except OSError:
-            self.kill()
+            self.end()
             return False
         self.orders = orders
         return True
@@ -115,22 +119,29 @@ class DrawingProcess:
                 done: list[Drawn] = pickle.loads(self._pipe.recv_bytes())
                 return done
             reason = "its process took too long"
+        except BlockingIOError:
+            reason = "its process took too long"
         except (EOFError, OSError, pickle.UnpicklingError):
             reason = "its process ended early"
-        self.kill()
+        self.end()
         return [Drawn(order.tag, order.step, b"", reason) for order in orders]
 
     def end(self) -> None:
-        """Let it go, now that it has nothing to do; giving its memory back takes it as long as a picture."""
+        """End it, whatever it is doing. Not waited for: giving its memory back takes it as long as a picture."""
         if not self._pipe.closed:
             self._pipe.close()
+            # Also one that someone has stopped, which would not see that nobody wants pictures any more.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             _ENDING.append(self.pid)
 
-    def kill(self) -> None:
-        """End it, whatever it is doing."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        self.end()
+
+def give_up_after(pipe: Connection, seconds: float) -> None:
+    """Have whoever reads or writes here fail with a BlockingIOError where the other end does nothing for so long."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
 _ENDING: list[int] = []

@@ -111,7 +111,7 @@ class Gallery(Callback):
     ) -> None:
         if isinstance(exception, StoppedError) and exception.at_once:
             if self._process is not None:
-                self._process.kill()
+                self._process.end()
             return
         self.on_train_end(trainer, pl_module)
         self.close(trainer)
@@ -131,6 +131,14 @@ class Gallery(Callback):
 
     def close(self, trainer: lightning.Trainer) -> None:
         """Have the last pictures drawn and shown: this process draws too, for it has nothing else to do."""
+        try:
+            self._draw_last(trainer)
+        finally:
+            if self._process is not None:
+                self._process.end()
+                self._process = None
+
+    def _draw_last(self, trainer: lightning.Trainer) -> None:
         while self._last_orders:
             if self._process is None or not self._process.orders:
                 if not self._send_last():
@@ -141,9 +149,6 @@ class Gallery(Callback):
             else:
                 self._show(trainer, draw([self._last_orders.pop()]))
         self.finish(trainer)
-        if self._process is not None:
-            self._process.end()
-            self._process = None
 
     def _start(self, trainer: lightning.Trainer, trained: bool = False, last: bool = False) -> None:
         """Have drawn what was ordered; one look's pictures at a time, so that training keeps its core.
