@@ -24,25 +24,14 @@ class BundleBatch(NamedTuple):
     seq_lens: tuple[int, ...]
 
 
-class SideBySide(NamedTuple):
-    """A batch of every copy, on the host and before any check; as in `BundleBatch`."""
-
-    tokens: Int64[np.ndarray, "n b t"]
-    targets: Int64[np.ndarray, "n b t"]
-    seq_lens: tuple[int, ...]
-
-    def on_torch(self) -> BundleBatch:
-        return BundleBatch(torch.from_numpy(self.tokens), torch.from_numpy(self.targets), self.seq_lens)
-
-
-def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> SideBySide:
+def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> BundleBatch:
     """One batch of every copy; what is shorter than the longest, or than ``at_least``, ends in tokens of no account."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
     shape = len(batches), len(batches[0].tokens), max(*seq_lens, at_least)
     tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED)
     for copy, (batch, seq_len) in enumerate(zip(batches, seq_lens, strict=True)):
         tokens[copy, :, :seq_len], targets[copy, :, :seq_len] = batch
-    return SideBySide(tokens, targets, seq_lens)
+    return BundleBatch(torch.from_numpy(tokens), torch.from_numpy(targets), seq_lens)
 
 
 class BundleStream(Dataset[BundleBatch]):
@@ -59,8 +48,8 @@ class BundleStream(Dataset[BundleBatch]):
     def __getitem__(self, step: int) -> BundleBatch:
         whole = side_by_side([stream.sample(step) for stream in self.streams], self.at_least)
         # Once for all copies: for each it takes a small batch half as long as making it.
-        check_ids(self.streams[0].task, whole.tokens, whole.targets, self.streams[0].vocab_size)
-        return whole.on_torch()
+        check_ids(self.streams[0].task, whole.tokens.numpy(), whole.targets.numpy(), self.streams[0].vocab_size)
+        return whole
 
 
 class BundleData(lightning.LightningDataModule):
@@ -85,8 +74,7 @@ class BundleData(lightning.LightningDataModule):
         self.copies = [TaskData(task, config, seed, vocab_size) for seed in seeds]
         own = zip(*(copy.validation.batches for copy in self.copies), strict=True)
         self.validation = [
-            side_by_side([Batch(tokens.numpy(), targets.numpy()) for tokens, targets in batches]).on_torch()
-            for batches in own
+            side_by_side([Batch(tokens.numpy(), targets.numpy()) for tokens, targets in batches]) for batches in own
         ]
 
     def train_dataloader(self) -> DataLoader[Any]:

@@ -114,11 +114,9 @@ class DrawingProcess:
         """Wait for what it was sent; each of its orders as failed if it died or took too long, and then it is gone."""
         orders, self.orders = self.orders, []
         try:
-            if self._pipe.poll(PATIENCE_SECONDS):
-                # Our own child's bytes, through a pipe that no other process can open.
-                done: list[Drawn] = pickle.loads(self._pipe.recv_bytes())
-                return done
-            reason = "its process took too long"
+            # It reads with the same patience; our own child's bytes, through a pipe that no other process can open.
+            done: list[Drawn] = pickle.loads(self._pipe.recv_bytes())
+            return done
         except BlockingIOError:
             reason = "its process took too long"
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -123,11 +123,9 @@ class Gallery(Callback):
             trainer: of the run.
             before: a step.
         """
-        orders = [] if self._process is None else self._process.orders
-        if self._process is None or not any(before is None or order.step < before for order in orders):
-            return
-        pictures = self._process.collect()
-        self._show(trainer, pictures)
+        process = self._process
+        if process is not None and any(before is None or order.step < before for order in process.orders):
+            self._show(trainer, process.collect())
 
     def close(self, trainer: lightning.Trainer) -> None:
         """Have the last pictures drawn and shown: this process draws too, for it has nothing else to do."""
