@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poslab.arguments import MOST_EXAMPLES, MOST_SEED, Option, command, whole, whole_numbers
-from poslab.rules import ConfigError
-from poslab.startup import quick_imports
+from poslab.cli.arguments import MOST_EXAMPLES, MOST_SEED, Option, command, whole, whole_numbers
+from poslab.errors import ConfigError
+from poslab.system.startup import quick_imports
 
 if TYPE_CHECKING:
-    from poslab.lengths import AtLength
+    from poslab.evaluation.lengths import AtLength
 
 OPTIONS = {
     "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
@@ -38,11 +38,11 @@ def main(values: dict[str, Any]) -> None:
     with quick_imports():
         import torch
 
-        from poslab.data import TaskData
-        from poslab.lengths import at_lengths
-        from poslab.metrics import score_all
-        from poslab.resume import step_of
-        from poslab.threads import choose_threads
+        from poslab.data.module import TaskData
+        from poslab.evaluation.lengths import at_lengths
+        from poslab.evaluation.metrics import score_all
+        from poslab.runs.checkpoint import step_of
+        from poslab.system.threads import choose_threads
     job, task, model = load(folder, checkpoint)
     device = choose_device(values["device"])
     # As in training: the order of a sum depends on it, and so does its last digit.
@@ -97,7 +97,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    from poslab.results import write_atomically
+    from poslab.system.files import write_atomically
 
     if path.exists() and not path.is_file():
         # A device would be replaced by a file.

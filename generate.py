@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Any
 
-from poslab.arguments import MOST_SEED, Option, command, number, switch, whole
-from poslab.rules import ConfigError
-from poslab.startup import quick_imports
+from poslab.cli.arguments import MOST_SEED, Option, command, number, switch, whole
+from poslab.errors import ConfigError
+from poslab.system.startup import quick_imports
 
 OPTIONS = {
     "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
@@ -36,8 +36,8 @@ def main(values: dict[str, Any]) -> None:
         import numpy as np
         import torch
 
-        from poslab.generation import example_prompt, generate, true_answer
-        from poslab.threads import choose_threads
+        from poslab.evaluation.generation import example_prompt, generate, true_answer
+        from poslab.system.threads import choose_threads
     job, task, model = load(folder, checkpoint)
     device = choose_device(values["device"])
     torch.set_num_threads(choose_threads(job.trainer.threads, 1, task.seq_len, job.model.d_model))

@@ -10,7 +10,9 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from poslab import cli, signals, startup
+from poslab.cli import console
+from poslab.preflight.hydra import require_preflight
+from poslab.system import signals, startup
 
 CONFIG_DIR = Path(__file__).resolve().parent / "conf"
 
@@ -19,16 +21,18 @@ CONFIG_DIR = Path(__file__).resolve().parent / "conf"
 def main(config: DictConfig) -> Any:
     # Here and not at the top: torch and Lightning take seconds, and --help or a typing error needs neither.
     with startup.quick_imports():
-        from poslab.experiment import run
+        from poslab.experiment.run import run
+        from poslab.sweeps.search.pruning import pruning_callbacks
 
-    with cli.job_errors(CONFIG_DIR):
-        return run(config, *cli.folder_and_overrides(), brief=cli.in_sweep())
+    with console.job_errors(CONFIG_DIR):
+        folder, overrides = console.folder_and_overrides()
+        return run(config, folder, overrides, brief=console.in_sweep(), callbacks=pruning_callbacks(folder))
 
 
 if __name__ == "__main__":
     signals.answer_signals()
     startup.quick_exit()
-    with cli.one_line_errors(CONFIG_DIR):
-        cli.check_typed()
-        cli.require_preflight()
+    with console.one_line_errors(CONFIG_DIR):
+        console.check_typed()
+        require_preflight()
         main()

@@ -113,7 +113,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 def main() -> None:
     marks = Marks()
-    finder = AfterImport({"torch.optim.optimizer": marks.watch_optimizers, "poslab.experiment": marks.watch_runs})
+    finder = AfterImport({"torch.optim.optimizer": marks.watch_optimizers, "poslab.experiment.run": marks.watch_runs})
     sys.meta_path.insert(0, finder)
 
     def write() -> None:

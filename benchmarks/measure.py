@@ -97,7 +97,7 @@ def watched_run(*overrides: str) -> Watched:
     import torch
     from hydra import compose, initialize_config_dir
 
-    from poslab.experiment import run
+    from poslab.experiment.run import run
 
     logging.disable()
     threads = torch.get_num_threads()

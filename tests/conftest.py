@@ -78,7 +78,7 @@ import sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name != "poslab.module":
+        if name != "poslab.training.module":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -101,7 +101,7 @@ def compose(*overrides: str):
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
-    import poslab.config  # noqa: F401  (registers the schema)
+    import poslab.config.schema  # noqa: F401  (registers the schema)
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra_compose("train", overrides=list(overrides))
@@ -109,7 +109,7 @@ def compose(*overrides: str):
 
 def train(folder: Path, *overrides: str) -> Path:
     """Train in this process; returns the folder."""
-    from poslab.experiment import run
+    from poslab.experiment.run import run
 
     run(compose(*overrides), folder, overrides)
     return folder

@@ -70,7 +70,8 @@ def counting(owner: Any, name: str, counts: Counter[str], what: str) -> Iterator
 
 def per_step(run: Callable[[int], object]) -> dict[str, float]:
     """What ``run(steps)`` costs a step."""
-    from poslab.loggers import MetricsTable, RunTensorBoard
+    from poslab.runs.table import MetricsTable
+    from poslab.runs.tensorboard import RunTensorBoard
     from poslab.tasks.copy import CopyTask
 
     totals = []
@@ -95,7 +96,7 @@ def train(steps: int, *overrides: str) -> None:
     """A run of this many steps in one epoch."""
     from hydra import compose, initialize_config_dir
 
-    from poslab.experiment import run
+    from poslab.experiment.run import run
 
     length = (f"data.steps_per_epoch={steps}", "trainer.max_epochs=1", f"trainer.log_every_n_steps={LOG_EVERY}")
     with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(CONF), version_base="1.3"):

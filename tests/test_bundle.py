@@ -15,23 +15,25 @@ from conftest import CONF, compose, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
-from poslab.assembly import build_model, build_task
-from poslab.bundle import module
-from poslab.bundle.copies import build_stack
-from poslab.bundle.data import BundleData
-from poslab.bundle.stack import ModelStack, clip_gradients, gradient_norms, losses
+from poslab.build import build_model, build_task
 from poslab.comparison.collect import collect
 from poslab.comparison.settings import by_setting
-from poslab.config import checked, run_name
-from poslab.metrics import score_all, token_loss
-from poslab.module import ALGORITHMS
+from poslab.config.identity import identity, job_key
+from poslab.config.registration import run_name
+from poslab.config.schema import checked
+from poslab.data.bundle import BundleData
+from poslab.errors import ConfigError, DivergedError
+from poslab.evaluation.metrics import score_all, token_loss
 from poslab.positions.base import PositionScheme
-from poslab.preflight import preflight
-from poslab.results import DivergedError
-from poslab.resume import identity, job_key, stored_result
-from poslab.rules import ConfigError
-from poslab.sweeps import Job, Sweep, checked_job
+from poslab.preflight.checks import preflight
+from poslab.runs.result import stored_result
+from poslab.sweeps.plan import Job
+from poslab.sweeps.sweep import Sweep, checked_job
 from poslab.trained import load
+from poslab.training import bundle as module
+from poslab.training.module import ALGORITHMS
+from poslab.training.replicas import build_stack
+from poslab.training.stack import ModelStack, clip_gradients, gradient_norms, losses
 
 SCHEMES = sorted(path.stem for path in (CONF / "pos").glob("*.yaml"))
 MODELS = {
@@ -143,7 +145,7 @@ def test_every_task_as_alone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with everything on, as a job of a sweep, and its copies alone beside it."""
-    from poslab.experiment import run
+    from poslab.experiment.run import run
 
     folder = tmp_path_factory.mktemp("whole")
     typed = (

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.profiler import ProfilerActivity, profile
 
-from poslab.bundle.kernels import FusedAttention
+from poslab.training.kernels import FusedAttention
 
 N, B, H, T, D_HEAD = 3, 2, 4, 5, 8
 

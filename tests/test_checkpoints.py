@@ -12,11 +12,11 @@ import pytest
 import torch
 from conftest import train
 
-from poslab import checkpoints
-from poslab.checkpoints import Checkpoints
-from poslab.results import write_atomically
-from poslab.resume import stored_result, stored_status
-from poslab.signals import StoppedError
+from poslab.errors import StoppedError
+from poslab.runs.result import stored_result, stored_status
+from poslab.system.files import write_atomically
+from poslab.training import checkpoints
+from poslab.training.checkpoints import Checkpoints
 
 TINY = (
     "data.steps_per_epoch=12",
@@ -82,7 +82,7 @@ def told_to_stop(
     folder: Path, update: int, monkeypatch: pytest.MonkeyPatch, *overrides: str, by: int = signal.SIGTERM
 ) -> StoppedError:
     """A run that gets a signal in the given update (from 1)."""
-    from poslab import module
+    from poslab.training import module
 
     real, losses = module.TrainingModule.on_train_batch_end, []
 

@@ -11,11 +11,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_checkpoints import TINY, Wholes, assert_same, content, told_to_stop, whole
 from test_resume import stopped_at
 
-from poslab.checkpoints import room_for
-from poslab.preflight import preflight
-from poslab.results import RunFolder
-from poslab.rules import ConfigError
-from poslab.sweeps import checked_job
+from poslab.errors import ConfigError
+from poslab.preflight.checks import preflight
+from poslab.runs.folder import RunFolder
+from poslab.sweeps.sweep import checked_job
+from poslab.training.checkpoints import room_for
 
 __all__ = ["whole"]
 
@@ -181,8 +181,8 @@ def test_too_little_room_is_said_before_step_0(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_run_takes_less_than_it_was_given_room_for(whole: Wholes) -> None:
-    from poslab.assembly import build_model, build_task
-    from poslab.config import checked
+    from poslab.build import build_model, build_task
+    from poslab.config.schema import checked
 
     job = checked(compose(*TINY, "model.d_model=128", "model=transformer"))
     needed = room_for(job, build_model(job, build_task(job)))

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from conftest import CONF, compose
 
-from poslab.claims import judge, judge_sweep, main, table
 from poslab.comparison import Job
-from poslab.config import ClaimConfig, checked
-from poslab.results import CLAIMS_FILE
-from poslab.rules import ConfigError
+from poslab.comparison.claims import judge, judge_sweep, main, table
+from poslab.config.schema import ClaimConfig, checked
+from poslab.errors import ConfigError
+from poslab.runs.names import CLAIMS_FILE
 
 METRIC = "length/40/exact_match"
 

@@ -17,13 +17,14 @@ from conftest import CONF, ROOT, compose, start
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from poslab import cli
-from poslab.config import checked
-from poslab.explanations import explain
-from poslab.preflight import preflight
-from poslab.report import final_report
-from poslab.results import DivergedError, Result, RunFolder
-from poslab.rules import ConfigError
+from poslab.cli import console as cli
+from poslab.cli.explain import explain
+from poslab.config.schema import checked
+from poslab.errors import ConfigError, DivergedError
+from poslab.experiment.report import final_report
+from poslab.preflight.checks import preflight
+from poslab.runs.folder import RunFolder
+from poslab.runs.result import Result
 
 
 def typed(folder: Path, *arguments: str) -> Any:
@@ -132,7 +133,7 @@ def test_what_a_library_warns_of_is_in_the_log_file_alone(tmp_path: Path, capsys
     handler = cli.ConsoleHandler()
     handler.handle(record)
     assert capsys.readouterr().out == ""
-    record.name = "poslab.experiment"
+    record.name = "poslab.experiment.run"
     handler.handle(record)
     assert capsys.readouterr().out == "UserWarning: too many workers\n"
 
@@ -290,7 +291,7 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     def fail(*args: object) -> None:
         raise RuntimeError("the disk\nis gone")
 
-    monkeypatch.setattr("poslab.module.token_loss", fail)
+    monkeypatch.setattr("poslab.training.module.token_loss", fail)
     said = typed(tmp_path, "hydra.run.dir=run", "diagnostics=none")
     assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
     assert "Traceback" not in capsys.readouterr().out

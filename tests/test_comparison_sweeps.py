@@ -72,7 +72,7 @@ def write_job(
     overrides: list[str] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run folder as `poslab.results` describes it; it learns until ``steps_to_99``, or never where that is None."""
+    """A run folder as `poslab.runs` describes it; it learns until ``steps_to_99``, or never where that is None."""
     folder.mkdir(parents=True)
     content = config(**settings)
     # JSON is YAML.

@@ -9,13 +9,14 @@ import pytest
 import torch
 from conftest import WHEN_IT_TRAINS, compose, start, train
 
-from poslab import compiling
-from poslab.compiling import check_compiler
-from poslab.config import checked
-from poslab.preflight import preflight
-from poslab.resume import job_key, stored_result
-from poslab.rules import ConfigError
+from poslab.config.identity import job_key
+from poslab.config.schema import checked
+from poslab.errors import ConfigError
+from poslab.preflight.checks import preflight
+from poslab.preflight.compiler import check_compiler
+from poslab.runs.result import stored_result
 from poslab.trained import load
+from poslab.training import compiling
 
 SHORT = (
     "data.steps_per_epoch=12",

@@ -15,15 +15,14 @@ from conftest import CONF, compose
 from omegaconf import OmegaConf
 from test_cli import typed
 
-from poslab import config as schema
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked, schema
 from poslab.diagnostics import Gallery, build_diagnostics
-from poslab.experiment import run
-from poslab.loggers import MetricsTable
-from poslab.preflight import preflight
-from poslab.results import RunFolder
-from poslab.trainer import build_trainer
+from poslab.experiment.run import run
+from poslab.experiment.trainer import build_trainer
+from poslab.preflight.checks import preflight
+from poslab.runs.folder import RunFolder
+from poslab.runs.table import MetricsTable
 
 CHOICES = [
     # A folder within a group is a part of the choice: experiment=claims/depth.

@@ -14,10 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from test_cli import no_device
 
-from poslab.config import checked, run_name
-from poslab.explanations import explain
-from poslab.preflight import preflight
-from poslab.rules import ConfigError, did_you_mean, nearest
+from poslab.cli.explain import explain
+from poslab.config.registration import run_name
+from poslab.config.rules import did_you_mean, nearest
+from poslab.config.schema import checked
+from poslab.errors import ConfigError
+from poslab.preflight.checks import preflight
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 
@@ -186,8 +188,8 @@ RULES = {
     "pos._target_=null": "pos._target_=None|outside the package poslab",
     "pos._target_=poslab.tasks.copy.CopyTask": "poslab.tasks.copy.CopyTask is not a PositionScheme",
     "task._target_=poslab.positions.none.NoPositions": "poslab.positions.none.NoPositions is not a Task",
-    "task._target_=poslab.data.np.save": "poslab.data.np.save",
-    "task._target_=poslab.results.write_atomically": "poslab.results.write_atomically is not a Task",
+    "task._target_=poslab.data.stream.np.save": "poslab.data.stream.np.save",
+    "task._target_=poslab.system.files.write_atomically": "poslab.system.files.write_atomically is not a Task",
     "diagnostics.heads._target_=poslab.positions.none.NoPositions": "is not a Diagnostic",
     "pos._target_=poslab.positions.none.Nothing": "poslab.positions.none.Nothing does not exist",
     "pos._target_=poslab.positions.nowhere.Nothing": "poslab.positions.nowhere.Nothing does not exist",

@@ -13,13 +13,13 @@ import torch
 from conftest import WHEN_IT_TRAINS, compose, start, train
 from count_costs import LOG_EVERY
 
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
-from poslab.data import BatchStream, TensorBatch
-from poslab.diagnostics import drawing
-from poslab.loggers import RunTensorBoard
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.data.stream import BatchStream, TensorBatch
 from poslab.model import MultiHeadSelfAttention
-from poslab.module import CopyModule
+from poslab.pictures import drawing
+from poslab.runs.tensorboard import RunTensorBoard
+from poslab.training.module import CopyModule
 
 # What a default run has no use for before its first step; each takes its time to load.
 NEEDLESS = (

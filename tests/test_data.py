@@ -12,10 +12,11 @@ from conftest import compose, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import poslab.module
-from poslab.config import DataConfig
-from poslab.data import BatchStream, FixedBatches, StepSampler, TaskData, TensorBatch
-from poslab.rules import ConfigError
+import poslab.training.module
+from poslab.config.schema import DataConfig
+from poslab.data.module import TaskData
+from poslab.data.stream import BatchStream, FixedBatches, StepSampler, TensorBatch
+from poslab.errors import ConfigError
 from poslab.tasks.base import Batch
 from poslab.tasks.copy import CopyTask
 
@@ -202,8 +203,8 @@ def test_a_run_meets_the_steps_in_order_across_epochs(workers: int, monkeypatch:
         met.append(targets)
         return real(logits, targets)
 
-    real = poslab.module.token_loss
-    monkeypatch.setattr(poslab.module, "token_loss", keep)
+    real = poslab.training.module.token_loss
+    monkeypatch.setattr(poslab.training.module, "token_loss", keep)
     sizes = ("data.steps_per_epoch=3", "trainer.max_epochs=3", "data.val_examples=8", f"data.num_workers={workers}")
     train(tmp_path, "diagnostics=none", "logger=none", "seed=9", "trainer.log_every_n_steps=1", *sizes)
     source = BatchStream(CopyTask(), 9, "train", 16, 65)
@@ -219,8 +220,8 @@ def test_a_batch_that_the_devices_cannot_share_is_refused():
 
 
 def test_the_model_s_vocabulary_is_the_task_s_unless_given():
-    from poslab.assembly import build_model, build_task
-    from poslab.config import checked
+    from poslab.build import build_model, build_task
+    from poslab.config.schema import checked
 
     job = checked(compose())
     assert build_model(job, build_task(job)).vocab_size == 65

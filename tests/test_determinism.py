@@ -10,8 +10,8 @@ import pytest
 import torch
 from conftest import train
 
-from poslab.determinism import WORKSPACE, deterministic_algorithms
-from poslab.results import DivergedError
+from poslab.errors import DivergedError
+from poslab.system.determinism import WORKSPACE, deterministic_algorithms
 
 SHORT = ("data.steps_per_epoch=15", "data.val_examples=32", "trainer.max_epochs=2", "model.dropout=0.1")
 QUIET = (*SHORT, "diagnostics=none", "logger=none")
@@ -55,7 +55,7 @@ def test_it_holds_inside_and_everything_is_as_it_was_afterwards(
 def test_a_job_that_asks_for_it_has_it_and_the_next_one_in_the_process_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from poslab import module
+    from poslab.training import module
 
     outside, seen, real = state(), [], module.token_loss
     monkeypatch.setattr(module, "token_loss", lambda *tensors: (seen.append(state()[0]), real(*tensors))[1])

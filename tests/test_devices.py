@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import compose, train
 
-from poslab.devices import device_name, visible_devices
-from poslab.experiment import run
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError
+from poslab.experiment.run import run
+from poslab.system.devices import device_name, visible_devices
 
 
 @pytest.mark.parametrize(("named", "wanted"), [("0,2", ["0", "2"]), ("", []), ("GPU-3f,GPU-8a", ["GPU-3f", "GPU-8a"])])

@@ -23,29 +23,26 @@ from matplotlib import pyplot
 from test_gallery import children, needs_fork
 from test_tensorboard import IMAGES, SMALL, read, steps
 
-from poslab.assembly import build_task
-from poslab.config import DataConfig, checked
-from poslab.data import BatchStream, Probe, TaskData
-from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, drawing, heads
-from poslab.diagnostics import figures as figures_module
-from poslab.diagnostics import gallery as gallery_module
+from poslab.build import build_task
+from poslab.config.schema import DataConfig, checked
+from poslab.data.module import Probe, TaskData
+from poslab.data.stream import BatchStream
+from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, heads
 from poslab.diagnostics.embedding_gradient import EmbeddingGradient
-from poslab.diagnostics.figures import to_png
 from poslab.diagnostics.heads import HeadMaps
 from poslab.diagnostics.neighbour_similarity import NeighbourSimilarity
 from poslab.diagnostics.parameters import Parameters, parameter_table
 from poslab.diagnostics.position_table import PositionTable
-from poslab.metrics import neighbour_cosine_curve
+from poslab.errors import ConfigError
+from poslab.evaluation.metrics import neighbour_cosine_curve
 from poslab.model import MultiHeadSelfAttention, TinyAttentionLM
-from poslab.module import CopyModule
-from poslab.positions import (
-    LearnedPositionalEmbedding,
-    NoPositions,
-    PositionScheme,
-    SinusoidalPositionalEmbedding,
-)
-from poslab.rules import ConfigError
+from poslab.pictures import drawing
+from poslab.pictures import figures as figures_module
+from poslab.pictures import gallery as gallery_module
+from poslab.pictures.figures import to_png
+from poslab.positions import LearnedPositionalEmbedding, NoPositions, PositionScheme, SinusoidalPositionalEmbedding
 from poslab.tasks.copy import CopyTask
+from poslab.training.module import CopyModule
 
 ONE_EPOCH = (*SMALL, "trainer.max_epochs=1")
 NAMES = sorted({path.stem for path in (CONF / "diagnostics").glob("*.yaml")} - {"all", "none"})
@@ -447,7 +444,7 @@ def test_a_drawing_that_raises_costs_its_picture_alone(
         raise Fails("cannot draw")
 
     monkeypatch.setattr(heads, "draw_heads", fail)
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background))
     folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
     (warning,) = said(caplog)
     assert "heads/layer_0 failed at step 0, training goes on" in warning
@@ -485,7 +482,7 @@ def test_a_figures_folder_that_cannot_be_made_costs_files_not_the_run(
 @pytest.fixture
 def drawn_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where this process has one core only."""
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=True))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=True))
 
 
 @needs_fork
@@ -532,9 +529,9 @@ def test_a_child_that_hangs_is_given_up(
 
 @needs_fork
 def test_background_and_in_place_leave_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=True))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=True))
     back = train(tmp_path / "back", *ONE_EPOCH)
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     place = train(tmp_path / "place", *ONE_EPOCH)
     shown = [
@@ -572,7 +569,7 @@ def test_no_figure_stays_open_in_a_run(tmp_path: Path, monkeypatch: pytest.Monke
         return figure
 
     monkeypatch.setattr(figures_module, "LabelledFigure", watch)
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
     train(tmp_path / "run", *ONE_EPOCH)
     gc.collect()
     assert len(made) == 2 * len(IMAGES)

@@ -66,7 +66,7 @@ def test_submitit_runs_a_job_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_optuna_keeps_a_study_in_sqlite(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
-    from poslab.search.options import open_storage
+    from poslab.sweeps.search.options import open_storage
 
     storage = f"sqlite:///{tmp_path}/trials.db"
     study = optuna.create_study(study_name="one", storage=open_storage(storage, tmp_path))

@@ -18,7 +18,11 @@ from matplotlib.transforms import Affine2D, Bbox
 from PIL import Image, ImageChops
 
 from poslab.diagnostics.embedding_gradient import draw_rows
-from poslab.diagnostics.figures import (
+from poslab.diagnostics.heads import cell_outlines, draw_heads
+from poslab.diagnostics.neighbour_similarity import draw_curve, draw_matrix
+from poslab.diagnostics.position_table import draw_table
+from poslab.evaluation.metrics import neighbour_cosine_matrix
+from poslab.pictures.figures import (
     Label,
     LabelledFigure,
     Map,
@@ -28,11 +32,7 @@ from poslab.diagnostics.figures import (
     to_png,
     write_labels,
 )
-from poslab.diagnostics.heads import cell_outlines, draw_heads
-from poslab.diagnostics.neighbour_similarity import draw_curve, draw_matrix
-from poslab.diagnostics.plots import MapPlot, Plot, matrix_figure, sparse_ticks
-from poslab.diagnostics.position_table import draw_table
-from poslab.metrics import neighbour_cosine_matrix
+from poslab.pictures.plots import MapPlot, Plot, matrix_figure, sparse_ticks
 from poslab.positions.sinusoidal import sinusoidal_table
 from poslab.tasks.copy import CopyTask
 

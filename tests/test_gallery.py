@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from poslab.diagnostics import drawing
-from poslab.diagnostics import gallery as gallery_module
-from poslab.diagnostics.drawing import CAN_FORK, DrawingProcess, Drawn, Order, draw, portable_size, reap
-from poslab.diagnostics.figures import message_figure, to_png
-from poslab.diagnostics.gallery import Gallery
 from poslab.diagnostics.position_table import draw_table
+from poslab.pictures import drawing
+from poslab.pictures import gallery as gallery_module
+from poslab.pictures.drawing import CAN_FORK, DrawingProcess, Drawn, Order, draw, portable_size, reap
+from poslab.pictures.figures import message_figure, to_png
+from poslab.pictures.gallery import Gallery
 
 needs_fork = pytest.mark.skipif(not CAN_FORK, reason="pictures are drawn in place here")
 both_ways = pytest.mark.parametrize("in_background", [pytest.param(True, marks=needs_fork), False])
@@ -408,7 +408,7 @@ def test_an_answer_that_was_cut_short_at_any_place_is_a_failed_picture(monkeypat
 
 
 @needs_fork
-@pytest.mark.parametrize("what", ["os.fork", "poslab.diagnostics.drawing.Pipe"])
+@pytest.mark.parametrize("what", ["os.fork", "poslab.pictures.drawing.Pipe"])
 def test_without_processes_or_pipes_pictures_are_drawn_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:

@@ -9,9 +9,9 @@ from conftest import CONF, compose
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from poslab.assembly import build_model, build_task
-from poslab.config import TrainConfig, checked
-from poslab.generation import generate
+from poslab.build import build_model, build_task
+from poslab.config.schema import TrainConfig, checked
+from poslab.evaluation.generation import generate
 from poslab.model import LanguageModel, MultiHeadSelfAttention
 from poslab.model.cache import LayerCache
 

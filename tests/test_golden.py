@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from conftest import train
 
-import poslab.module
+import poslab.training.module
 from poslab.model import embeddings
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -86,7 +86,7 @@ def a_loss_over_all_tokens(monkeypatch: pytest.MonkeyPatch) -> str:
     def faulty(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.clamp_min(0).flatten())
 
-    monkeypatch.setattr(poslab.module, "token_loss", faulty)
+    monkeypatch.setattr(poslab.training.module, "token_loss", faulty)
     return "default"
 
 
@@ -96,8 +96,10 @@ def no_clipping(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def a_schedule_one_step_late(monkeypatch: pytest.MonkeyPatch) -> str:
-    original = poslab.module.LearningRateFactor.__call__
-    monkeypatch.setattr(poslab.module.LearningRateFactor, "__call__", lambda self, step: original(self, step + 1))
+    original = poslab.training.module.LearningRateFactor.__call__
+    monkeypatch.setattr(
+        poslab.training.module.LearningRateFactor, "__call__", lambda self, step: original(self, step + 1)
+    )
     return "rope"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import CONF, start
 
-from poslab.rules import ConfigError
-from poslab.sweeps import job_label, varying_keys, with_jobs
+from poslab.errors import ConfigError
+from poslab.sweeps.grid import job_label, varying_keys, with_jobs
 
 JOBS = ["pos=alibi", "pos=hard_alibi model.n_heads=8", "pos=learned +pos.train_offset=random"]
 

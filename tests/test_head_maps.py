@@ -13,14 +13,14 @@ from test_diagnostics import a_model, a_probe, pictures
 from test_figures import assert_readable, at, close, corner, pixels, red_at, texts, viridis
 from test_tensorboard import SMALL, read, steps
 
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
-from poslab.data import TaskData
-from poslab.diagnostics.figures import LabelledFigure
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.data.module import TaskData
 from poslab.diagnostics.heads import HeadMaps, any_cell, block_size, draw_heads, largest_weights
+from poslab.errors import ConfigError
 from poslab.model import TransformerLM, attention
-from poslab.preflight import preflight
-from poslab.rules import ConfigError
+from poslab.pictures.figures import LabelledFigure
+from poslab.preflight.checks import preflight
 from poslab.tasks.copy import CopyTask
 from poslab.tasks.repeat import RepeatTask
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from test_figures import assert_readable, texts
 from test_tensorboard import SMALL, read, steps
 
-from poslab.config import DataConfig
-from poslab.data import TaskData
+from poslab.config.schema import DataConfig
+from poslab.data.module import TaskData
 from poslab.diagnostics import Finding, Gallery, Picture, Scalars
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.head_roles import MIXED, HeadRoles, draw_roles, strongest_role
-from poslab.heads import ROLES, head_ablation, head_roles, mean_roles, role_sums, without_heads
-from poslab.metrics import score
+from poslab.evaluation.heads import ROLES, head_ablation, head_roles, mean_roles, role_sums, without_heads
+from poslab.evaluation.metrics import score
 from poslab.model import LanguageModel, TinyAttentionLM, TransformerLM
 from poslab.model.attention import QUERIES_AT_ONCE
 from poslab.positions import ALiBi
@@ -377,7 +377,7 @@ def test_every_tag_is_there_and_the_summary_has_the_costs_of_its_own_step(
         return real(roles, n_sequences, step, costs)
 
     monkeypatch.setattr("poslab.diagnostics.head_roles.draw_roles", watch)
-    monkeypatch.setattr("poslab.trainer.Gallery", partial(Gallery, in_background=False))
+    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
     folder = train(
         tmp_path / "run", *SMALL, f"diagnostics=[{order}]", "model=transformer", "model.n_layers=3",
         "diagnostics.head_ablation.every=2",

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, start, train
 from test_launchers import only_sweep, processes_of, results, wait_for
 
-from poslab.resume import stored_status
+from poslab.runs.result import stored_status
 
 pytestmark = [
     pytest.mark.process,

@@ -21,8 +21,8 @@ from conftest import CONF, ROOT, WHEN_IT_TRAINS, compose, only_sweep, start, tra
 from hydra.core.utils import JobReturn, JobStatus
 
 from poslab import launchers
-from poslab.rules import ConfigError
-from poslab.threads import choose_threads
+from poslab.errors import ConfigError
+from poslab.system.threads import choose_threads
 
 QUICK = ("trainer.max_steps=20", "data.val_examples=16", "diagnostics=none", "logger=none")
 MODULES = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submitit_slurm": "submitit"}
@@ -166,7 +166,7 @@ def test_the_console_says_who_works_and_how_each_job_ended(launcher: str, swept:
 
 def test_a_worker_s_job_has_one_thread_unless_it_says_otherwise(monkeypatch: pytest.MonkeyPatch):
     # The widest product is large enough for every core. Joblib's and submitit's workers are told 1, Ray's their share.
-    monkeypatch.setattr("poslab.threads.available_cores", lambda: 8)
+    monkeypatch.setattr("poslab.system.threads.available_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     size = {"batch_size": 256, "seq_len": 20, "d_model": 512}
     assert choose_threads("auto", **size) == 8
@@ -326,7 +326,7 @@ def test_slurm_without_slurm(monkeypatch: pytest.MonkeyPatch):
 
 
 def gpu_job() -> Any:
-    from poslab.config import checked
+    from poslab.config.schema import checked
 
     return checked(compose("trainer=gpu"))
 

@@ -14,15 +14,16 @@ from test_diagnostics import numbers, said, status
 from test_resume import stopped_at
 from test_tensorboard import SMALL, read, steps, values
 
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
-from poslab.data import BatchStream, TaskData
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.data.module import TaskData
+from poslab.data.stream import BatchStream
 from poslab.diagnostics import Gallery, build_diagnostics
-from poslab.diagnostics.figures import to_png
 from poslab.diagnostics.lengths import Lengths, default_lengths, draw_lengths
-from poslab.lengths import AtLength, at_lengths
-from poslab.results import by_length
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError
+from poslab.evaluation.lengths import AtLength, at_lengths
+from poslab.pictures.figures import to_png
+from poslab.runs.result import by_length
 
 RANGE = (*SMALL, "task.length=5", "task.min_length=2", "diagnostics=[lengths]")
 """Nine steps at lengths 2 to 5; looked at 5, 7, 8 and 10."""

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poslab.config import DataConfig
-from poslab.data import TaskData
-from poslab.lengths import AtLength, at_lengths
-from poslab.metrics import score
+from poslab.config.schema import DataConfig
+from poslab.data.module import TaskData
+from poslab.evaluation.lengths import AtLength, at_lengths
+from poslab.evaluation.metrics import score
 from poslab.model import LanguageModel, TinyAttentionLM
 from poslab.positions import LearnedPositionalEmbedding, NoPositions, PositionScheme, SinusoidalPositionalEmbedding
 from poslab.tasks.copy import CopyTask

@@ -13,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from poslab.loggers import MetricsTable, RunTensorBoard
+from poslab.runs.table import MetricsTable
+from poslab.runs.tensorboard import RunTensorBoard
 
 
 def rows_of(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from conftest import compose
 
-from poslab import memory
-from poslab.assembly import build_model, build_task
-from poslab.config import TrainConfig, checked
-from poslab.data import TaskData
-from poslab.memory import check_memory, device_bytes, memory_bytes, needs_of_data, needs_of_model
-from poslab.preflight import check_buildable
-from poslab.results import as_text
-from poslab.rules import ConfigError
+from poslab import sizes as memory
+from poslab.build import build_model, build_task
+from poslab.config.schema import TrainConfig, checked
+from poslab.data.module import TaskData
+from poslab.errors import ConfigError
+from poslab.preflight.checks import check_buildable
+from poslab.sizes import check_memory, device_bytes, memory_bytes, needs_of_data, needs_of_model
+from poslab.system.files import as_text
 
 
 def job_of(*overrides: str) -> TrainConfig:
@@ -65,7 +65,7 @@ REFUSED = {
 @pytest.mark.parametrize(("overrides", "parts"), REFUSED.items(), ids=list(REFUSED))
 def test_what_cannot_fit_is_named(overrides: str, parts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 16.0 * 2**30)
-    monkeypatch.setattr("poslab.assembly.memory_bytes", lambda: 16.0 * 2**30)
+    monkeypatch.setattr("poslab.build.memory_bytes", lambda: 16.0 * 2**30)
     job = job_of("trainer=cpu", *overrides.split(" "))
     task = build_task(job)
     tracemalloc.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from poslab import neighbour_cosine_curve
-from poslab.metrics import Score, neighbour_cosine_matrix, score, token_loss
+from poslab.evaluation.metrics import Score, neighbour_cosine_matrix, score, token_loss
 
 quick = settings(deadline=None, max_examples=100, derandomize=True)
 IGNORED = -100

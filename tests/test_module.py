@@ -13,15 +13,17 @@ import torch.nn.functional as F
 from conftest import compose, train
 from lightning.pytorch.loggers import CSVLogger
 
-import poslab.module
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
-from poslab.data import BatchStream, TaskData
+import poslab.training.module
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.data.module import TaskData
+from poslab.data.stream import BatchStream
 from poslab.diagnostics import Gallery, build_diagnostics
-from poslab.loggers import MetricsTable, RunTensorBoard
-from poslab.metrics import Score, score, token_loss
-from poslab.module import CopyModule, LearningRateFactor
-from poslab.results import DivergedError
+from poslab.errors import DivergedError
+from poslab.evaluation.metrics import Score, score, token_loss
+from poslab.runs.table import MetricsTable
+from poslab.runs.tensorboard import RunTensorBoard
+from poslab.training.module import CopyModule, LearningRateFactor
 
 SMALL = ("data.steps_per_epoch=20", "data.val_examples=50", "data.val_batch_size=32", "trainer.max_epochs=2")
 SHORT = (*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1", "model.dropout=0.2")
@@ -213,7 +215,7 @@ def test_gradients_are_clipped_where_asked(
             norms.append(torch.nn.utils.get_total_norm([p.grad for p in self.param_groups[0]["params"]]).item())
             return loss
 
-    monkeypatch.setitem(poslab.module.ALGORITHMS, "adam", Watched)
+    monkeypatch.setitem(poslab.training.module.ALGORITHMS, "adam", Watched)
     train(tmp_path, *SMALL, *QUIET, f"trainer.gradient_clip_norm={clip}", "trainer.max_steps=5")
     assert len(norms) == 5
     if largest is None:
@@ -274,7 +276,7 @@ def test_the_last_checkpoint_is_of_the_last_step_even_when_it_is_not_the_best(
         right = (real.tokens * accuracy).long()
         return real._replace(loss_sum=real.tokens.double() * loss, tokens_right=right)
 
-    monkeypatch.setattr(poslab.module, "score", rising)
+    monkeypatch.setattr(poslab.training.module, "score", rising)
     train(tmp_path, *SMALL, *QUIET, "data.val_batch_size=50", "trainer.max_epochs=3")
     assert columns(tmp_path)["val/loss"] == {0: 5.0, 20: 1.0, 40: 2.0, 60: 3.0}
     assert checkpoint(tmp_path, "best")["global_step"] == 20
@@ -398,7 +400,7 @@ def broken_from(step: int, value: float) -> Callable[..., torch.Tensor]:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_run_that_diverges_stops_and_keeps_its_best(value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(poslab.module, "token_loss", broken_from(25, value))
+    monkeypatch.setattr(poslab.training.module, "token_loss", broken_from(25, value))
     with pytest.raises(DivergedError, match=rf"train/loss is {value} at step 25: .*optimizer\.lr"):
         train(tmp_path, *SMALL, "diagnostics=none")
     found = result(tmp_path)
@@ -413,7 +415,7 @@ def test_a_run_that_diverges_stops_and_keeps_its_best(value: float, tmp_path: Pa
 
 
 def test_a_run_that_diverges_at_once_saves_nothing_as_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(poslab.module, "token_loss", broken_from(0, math.nan))
+    monkeypatch.setattr(poslab.training.module, "token_loss", broken_from(0, math.nan))
     with pytest.raises(DivergedError, match="step 0"):
         train(tmp_path, *SMALL, *QUIET)
     assert result(tmp_path)["status"] == "diverged"
@@ -427,7 +429,7 @@ def test_a_validation_that_is_no_number_never_becomes_the_best(tmp_path: Path, m
         real = score(logits, targets)
         return real._replace(loss_sum=real.loss_sum * math.nan) if next(calls) == 2 else real
 
-    monkeypatch.setattr(poslab.module, "score", nan_at_the_third)
+    monkeypatch.setattr(poslab.training.module, "score", nan_at_the_third)
     with pytest.raises(DivergedError, match="val/loss is nan at step 40"):
         train(tmp_path, *SMALL, *QUIET, "data.val_batch_size=50", "trainer.max_epochs=5")
     assert result(tmp_path)["status"] == "diverged"
@@ -436,16 +438,16 @@ def test_a_validation_that_is_no_number_never_becomes_the_best(tmp_path: Path, m
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_only_finite_numbers_pass(value: float):
-    poslab.module.check_finite("val/loss", 1e30, 3)
+    poslab.training.module.check_finite("val/loss", 1e30, 3)
     with pytest.raises(DivergedError, match=r"val/loss is .* at step 3"):
-        poslab.module.check_finite("val/loss", value, 3)
+        poslab.training.module.check_finite("val/loss", value, 3)
 
 
 def test_a_failure_in_training_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of\n memory")
 
-    monkeypatch.setattr(poslab.module, "token_loss", fail)
+    monkeypatch.setattr(poslab.training.module, "token_loss", fail)
     with pytest.raises(RuntimeError, match="memory"):
         train(tmp_path, *SMALL, "diagnostics=none")
     found = result(tmp_path)

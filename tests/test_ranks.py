@@ -18,15 +18,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from test_cli import typed
 from test_conf import CHOICES
 
-from poslab import cli, ranks, strategies
-from poslab.assembly import build_task
-from poslab.config import checked
-from poslab.data import BatchStream
-from poslab.devices import check_device
-from poslab.rules import ConfigError
-from poslab.strategies import Agreement, LostRankError, RankLauncher, same_command
+from poslab.build import build_task
+from poslab.cli import console as cli
+from poslab.config.schema import checked
+from poslab.data.stream import BatchStream
+from poslab.errors import ConfigError, LostRankError
+from poslab.system import ranks
+from poslab.system.devices import check_device
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch
+from poslab.training import strategies
+from poslab.training.strategies import Agreement, RankLauncher, same_command
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 SRUN = {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "train"}
@@ -321,7 +323,7 @@ def test_a_job_that_is_put_back_in_the_queue_goes_on_in_the_folder_of_its_number
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recipe of docs/multi_node.md; a run that began again in that folder would end with the same numbers."""
-    from poslab import module
+    from poslab.training import module
 
     updates, real = iter(range(25)), module.token_loss
 

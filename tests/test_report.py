@@ -14,9 +14,12 @@ import pytest
 import yaml
 from conftest import compose
 
-from poslab.config import TrainConfig, checked, choice_of, flat
-from poslab.report import config_text, final_report, hparams
-from poslab.results import Result, RunFolder
+from poslab.config.identity import choice_of, flat
+from poslab.config.schema import TrainConfig, checked
+from poslab.experiment.report import final_report
+from poslab.runs.folder import RunFolder
+from poslab.runs.hparams import config_text, hparams
+from poslab.runs.result import Result
 
 METRICS = {
     "start/val/loss": 4.18219,

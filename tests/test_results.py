@@ -24,12 +24,14 @@ import yaml
 from conftest import ROOT, compose, train
 from test_cli import typed
 
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
-from poslab.data import TaskData
-from poslab.metrics import score
-from poslab.results import Result, RunFolder, write_atomically
-from poslab.rules import ConfigError
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.data.module import TaskData
+from poslab.errors import ConfigError
+from poslab.evaluation.metrics import score
+from poslab.runs.folder import RunFolder
+from poslab.runs.result import Result
+from poslab.system.files import write_atomically
 
 HOSTILE = "a = b, c: d's {x}.npy"
 

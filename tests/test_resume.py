@@ -11,18 +11,19 @@ from conftest import train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_checkpoints import TINY, told_to_stop
 
-from poslab.checkpoints import Checkpoints
-from poslab.diagnostics import drawing, gallery
-from poslab.results import RunFolder
-from poslab.resume import newest_checkpoint, stored_result, stored_status
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError
+from poslab.pictures import drawing, gallery
+from poslab.runs.checkpoint import newest_checkpoint
+from poslab.runs.folder import RunFolder
+from poslab.runs.result import stored_result, stored_status
+from poslab.training.checkpoints import Checkpoints
 
 SHORT = ("data.steps_per_epoch=20", "data.val_examples=32", "trainer.max_epochs=3", "model.dropout=0.1")
 
 
 def stopped_at(folder: Path, update: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Path:
     """A run that someone stops by Ctrl-C in the given update."""
-    from poslab import module
+    from poslab.training import module
 
     real, calls = module.token_loss, iter(range(update))
 
@@ -89,7 +90,7 @@ def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytes
     seen = []
     with monkeypatch.context() as patch:
         # What a process that is killed in its second part leaves.
-        patch.setattr("poslab.experiment.announce", lambda *arguments: seen.append(stored_result(folder)))
+        patch.setattr("poslab.experiment.run.announce", lambda *arguments: seen.append(stored_result(folder)))
         stopped_at(folder, 5, monkeypatch, *SHORT, "resume=auto")
     assert [(each["status"], each["wall_seconds"]) for each in seen] == [("interrupted", 1000.0)]
     train(folder, *SHORT, "resume=auto")

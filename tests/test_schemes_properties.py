@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from poslab import MultiHeadSelfAttention, count_parameters
-from poslab.assembly import build_model, build_task
-from poslab.config import checked
+from poslab.build import build_model, build_task
+from poslab.config.schema import checked
+from poslab.errors import ConfigError
 from poslab.model import LanguageModel
 from poslab.model.parameters import parameters_by_part
-from poslab.rules import ConfigError
 
 SCHEMES = sorted(path.stem for path in (CONF / "pos").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))

@@ -23,10 +23,12 @@ from conftest import ROOT, compose, start
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from poslab.config import TrainConfig, checked
-from poslab.resume import stored_status
-from poslab.rules import ConfigError
-from poslab.sweeps import Job, Sweep, job_label
+from poslab.config.schema import TrainConfig, checked
+from poslab.errors import ConfigError
+from poslab.runs.result import stored_status
+from poslab.sweeps.grid import job_label
+from poslab.sweeps.plan import Job
+from poslab.sweeps.sweep import Sweep
 
 optuna = pytest.importorskip("optuna", reason="the extra [optuna] is not installed")
 
@@ -34,10 +36,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa:
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
 from optuna.trial import TrialState  # noqa: E402
 
-from poslab.pruning import PRUNING_FILE  # noqa: E402
-from poslab.search.objectives import metric_names  # noqa: E402
-from poslab.search.options import open_storage  # noqa: E402
-from poslab.search.space import literal, parameter_of  # noqa: E402
+from poslab.sweeps.search.objectives import metric_names  # noqa: E402
+from poslab.sweeps.search.options import open_storage  # noqa: E402
+from poslab.sweeps.search.pruning import PRUNING_FILE  # noqa: E402
+from poslab.sweeps.search.space import literal, parameter_of  # noqa: E402
 
 QUICK = ("trainer.max_steps=5", "data.val_examples=32", "diagnostics=none")
 OPTUNA = ("-m", "hydra/sweeper=optuna")
@@ -127,7 +129,7 @@ class Console:
         with self.monkeypatch.context() as patch, contextlib.chdir(self.cwd):
             patch.setattr(Plugins, "instantiate_launcher", lambda *_, **__: self.launchers[-1])
             patch.setattr("poslab.comparison.write_comparison", lambda *_: None)
-            patch.setattr("poslab.search.objectives.metric_names", names_once)
+            patch.setattr("poslab.sweeps.search.objectives.metric_names", names_once)
             patch.setattr(Sweep, "_job", known_job)
             patch.setattr(sys, "argv", ["train.py", *OPTUNA, *arguments])
             patch.setenv("HYDRA_FULL_ERROR", "0")

@@ -14,8 +14,8 @@ import torch
 from conftest import ROOT, WHEN_IT_TRAINS, start, train
 from test_ranks import AS_ONE, assert_one_run, assert_same_curves
 
-from poslab.data import TaskData
-from poslab.metrics import score_all
+from poslab.data.module import TaskData
+from poslab.evaluation.metrics import score_all
 from poslab.trained import load
 
 pytestmark = pytest.mark.process

@@ -13,11 +13,12 @@ import torch
 from conftest import WHEN_IT_TRAINS, start, train
 from test_checkpoints import TINY, assert_same, content, told_to_stop
 
-from poslab import experiment
-from poslab.diagnostics import drawing, gallery
-from poslab.module import CopyModule
-from poslab.resume import stored_result, stored_status
-from poslab.signals import Hold, StoppedError, answer_signals, stopping_signals
+from poslab.errors import StoppedError
+from poslab.experiment.run import run as experiment
+from poslab.pictures import drawing, gallery
+from poslab.runs.result import stored_result, stored_status
+from poslab.system.signals import Hold, answer_signals, stopping_signals
+from poslab.training.module import CopyModule
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -102,7 +103,7 @@ def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("went on")
 
-    monkeypatch.setattr("poslab.module.token_loss", twice)
+    monkeypatch.setattr("poslab.training.module.token_loss", twice)
     with pytest.raises(StoppedError) as ended:
         train(tmp_path / "run", *TINY)
     assert ended.value.code == 130

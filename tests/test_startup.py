@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import start
 
-from poslab import startup
-from poslab.startup import quick_imports
+from poslab.system import startup
+from poslab.system.startup import quick_imports
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, only_sweep, start
 
-from poslab.sweeps import job_label, varying_keys
+from poslab.sweeps.grid import job_label, varying_keys
 
 QUICK = ("trainer.max_steps=10", "data.val_examples=16", "diagnostics=none")
 pytestmark = pytest.mark.process

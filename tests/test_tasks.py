@@ -10,8 +10,8 @@ from conftest import CONF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poslab.assembly import build
-from poslab.rules import ConfigError
+from poslab.build import build
+from poslab.errors import ConfigError
 from poslab.tasks import Batch, Task
 from poslab.tasks.base import IGNORED
 from poslab.tasks.repeat import RepeatTask

@@ -25,13 +25,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from poslab import experiment
-from poslab.assembly import build_task
-from poslab.config import checked
-from poslab.data import BatchStream
-from poslab.loggers import RunTensorBoard
-from poslab.module import CopyModule
-from poslab.results import DivergedError
+from poslab.build import build_task
+from poslab.config.schema import checked
+from poslab.data.stream import BatchStream
+from poslab.errors import DivergedError
+from poslab.experiment.run import run as experiment
+from poslab.runs.tensorboard import RunTensorBoard
+from poslab.training.module import CopyModule
 
 SMALL = (
     "trainer=cpu",
@@ -210,7 +210,7 @@ def test_a_sinusoidal_table_never_moves(finished_runs: Callable[..., Path]) -> N
 
 
 def test_without_positions_the_pictures_say_why_there_is_nothing(finished_runs: Callable[..., Path]) -> None:
-    from poslab.diagnostics.figures import message_figure, to_png
+    from poslab.pictures.figures import message_figure, to_png
 
     folder = finished_runs(*SMALL, "pos=none", "diagnostics=[parameters,neighbour_similarity,position_table]")
     events = read(folder)

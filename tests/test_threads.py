@@ -9,8 +9,8 @@ from conftest import train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poslab import threads
-from poslab.threads import available_cores, choose_threads
+from poslab.system import threads
+from poslab.system.threads import available_cores, choose_threads
 
 sizes = st.integers(1, 4096)
 

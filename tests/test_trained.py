@@ -21,8 +21,8 @@ import yaml
 from conftest import ROOT, train
 from test_cli import WATCHED, seconds_of_children
 
-from poslab.report import commands_for
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError
+from poslab.system.shell import commands_for
 from poslab.tasks.copy import CopyTask
 from poslab.trained import load
 

@@ -11,7 +11,7 @@ from tables import table
 
 from poslab import LearnedPositionalEmbedding
 from poslab.model import TransformerLM
-from poslab.threads import choose_threads
+from poslab.system.threads import choose_threads
 
 REPEATS = 3
 

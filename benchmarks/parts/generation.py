@@ -6,7 +6,7 @@ import torch
 from measure import in_turn, median, seconds_of
 from tables import table
 
-from poslab.generation import generate
+from poslab.evaluation.generation import generate
 from poslab.model import TransformerLM
 from poslab.positions.rope import RotaryPositions
 

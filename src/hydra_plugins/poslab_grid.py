@@ -33,7 +33,8 @@ class GridSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         # Hydra imports this module at every start, --help included.
-        from poslab.sweeps import Sweep, with_jobs
+        from poslab.sweeps.grid import with_jobs
+        from poslab.sweeps.sweep import Sweep
 
         assert self.config is not None
         assert self.launcher is not None

@@ -18,7 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from poslab.config import TrainConfig
+    from poslab.config.schema import TrainConfig
     from poslab.launchers import Pool
 
 

@@ -18,7 +18,7 @@ class ObjectiveConf:
 
 @dataclass
 class OptunaSweeperConf:
-    """See `poslab.search.options.Options`."""
+    """See `poslab.sweeps.search.options.Options`."""
 
     _target_: str = "hydra_plugins.poslab_optuna.OptunaSweeper"
     _convert_: str = "all"
@@ -38,7 +38,7 @@ ConfigStore.instance().store(group="hydra/sweeper", name="optuna", node=OptunaSw
 
 
 class OptunaSweeper(BasicSweeper):
-    """Looks for the best settings instead of trying them all; see `poslab.search`."""
+    """Looks for the best settings instead of trying them all; see `poslab.sweeps.search`."""
 
     def __init__(self, params: dict[str, str] | None = None, **options: Any) -> None:
         super().__init__(max_batch_size=None, params=params)
@@ -46,10 +46,10 @@ class OptunaSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         # Hydra imports this module at every start, --help included.
-        from poslab.rules import ConfigError
+        from poslab.errors import ConfigError
 
         try:
-            from poslab.search.loop import run_search
+            from poslab.sweeps.search.loop import run_search
         except ModuleNotFoundError as error:
             if error.name != "optuna":
                 raise

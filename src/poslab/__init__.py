@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from poslab.metrics import neighbour_cosine_curve
+    from poslab.evaluation.metrics import neighbour_cosine_curve
     from poslab.model import (
         EmbeddingComposer,
         MultiHeadSelfAttention,
@@ -29,7 +29,7 @@ _HOME = {
     "TinyAttentionLM": "poslab.model",
     "TokenEmbedding": "poslab.model",
     "count_parameters": "poslab.model",
-    "neighbour_cosine_curve": "poslab.metrics",
+    "neighbour_cosine_curve": "poslab.evaluation.metrics",
 }
 
 __all__ = [

@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from poslab.assembly import build_model, build_task
-from poslab.config import TrainConfig, checked, flat
-from poslab.results import CONFIG_FILE, COPIES, RunFolder
-from poslab.resume import model_settings, stored_settings, stored_status
-from poslab.rules import ConfigError, nearest
+from poslab.build import build_model, build_task
+from poslab.config.identity import flat, model_settings
+from poslab.config.rules import nearest
+from poslab.config.schema import TrainConfig, checked
+from poslab.errors import ConfigError
+from poslab.runs.folder import RunFolder
+from poslab.runs.names import CONFIG_FILE, COPIES
+from poslab.runs.result import stored_status
+from poslab.runs.settings import stored_settings
 from poslab.tasks import Task
 
 if TYPE_CHECKING:

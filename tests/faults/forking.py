@@ -110,7 +110,7 @@ def serve() -> None:
 
 def import_what_is_used() -> None:
     """Import what runs and sweeps import, by letting a child have a run: this process itself stays as new."""
-    for name in ("experiment", "sweeps", "comparison", "trained", "generation"):
+    for name in ("experiment.run", "sweeps.sweep", "comparison", "trained", "evaluation.generation"):
         import_module(f"poslab.{name}")
     with tempfile.TemporaryDirectory() as folder:
         names = Path(folder) / "names"

@@ -19,27 +19,27 @@ from typing import Any
 
 # Where a run can be hit: each call of one of these is a point, before it begins and, for some, after it has ended.
 CALLS = {
-    "claim": ("poslab.results", "RunFolder.claim"),
-    "start": ("poslab.experiment", "build_trainer"),
+    "claim": ("poslab.runs.folder", "RunFolder.claim"),
+    "start": ("poslab.experiment.run", "build_trainer"),
     "step": ("torch.optim.adam", "Adam.step"),
-    "loss": ("poslab.module", "token_loss"),
-    "validation": ("poslab.module", "CopyModule.validation_step"),
-    "report": ("poslab.module", "CopyModule._report_validation"),
-    "checkpoint": ("poslab.checkpoints", "Checkpoints._save"),
-    "write": ("poslab.checkpoints", "DurableFiles.save_checkpoint"),
+    "loss": ("poslab.training.module", "token_loss"),
+    "validation": ("poslab.training.module", "CopyModule.validation_step"),
+    "report": ("poslab.training.module", "CopyModule._report_validation"),
+    "checkpoint": ("poslab.training.checkpoints", "Checkpoints._save"),
+    "write": ("poslab.training.checkpoints", "DurableFiles.save_checkpoint"),
     "serialise": ("torch", "save"),
-    "figure": ("poslab.diagnostics.drawing", "draw"),
-    "fork": ("poslab.diagnostics.drawing", "DrawingProcess.__init__"),
-    "send": ("poslab.diagnostics.drawing", "DrawingProcess.send"),
-    "collect": ("poslab.diagnostics.drawing", "DrawingProcess.collect"),
-    "picture": ("poslab.loggers", "RunTensorBoard.log_png"),
+    "figure": ("poslab.pictures.drawing", "draw"),
+    "fork": ("poslab.pictures.drawing", "DrawingProcess.__init__"),
+    "send": ("poslab.pictures.drawing", "DrawingProcess.send"),
+    "collect": ("poslab.pictures.drawing", "DrawingProcess.collect"),
+    "picture": ("poslab.runs.tensorboard", "RunTensorBoard.log_png"),
     "event": ("tensorboard.summary.writer.event_file_writer", "EventFileWriter.add_event"),
     "flush": ("tensorboard.summary.writer.event_file_writer", "EventFileWriter.flush"),
-    "table": ("poslab.loggers", "MetricsTable.save"),
-    "session": ("poslab.loggers", "RunTensorBoard.log_session"),
-    "close": ("poslab.loggers", "RunTensorBoard.close"),
-    "result": ("poslab.results", "RunFolder.finish"),
-    "report_end": ("poslab.experiment", "final_report"),
+    "table": ("poslab.runs.table", "MetricsTable.save"),
+    "session": ("poslab.runs.tensorboard", "RunTensorBoard.log_session"),
+    "close": ("poslab.runs.tensorboard", "RunTensorBoard.close"),
+    "result": ("poslab.runs.folder", "RunFolder.finish"),
+    "report_end": ("poslab.experiment.run", "final_report"),
 }
 
 
@@ -158,7 +158,7 @@ def kill_after(seconds: float, whole: bool = False) -> None:
 
 def draw_in_background(whether: bool) -> None:
     """Whatever cores there are."""
-    wrap("poslab.diagnostics.gallery", "allowed_threads", lambda real: lambda: 2 if whether else 1)
+    wrap("poslab.pictures.gallery", "allowed_threads", lambda real: lambda: 2 if whether else 1)
 
 
 def at(point: str, number: int, act: Callable[[], None]) -> None:
@@ -225,7 +225,7 @@ def poison(number: int) -> None:
 
         return poisoned
 
-    wrap("poslab.module", "token_loss", around)
+    wrap("poslab.training.module", "token_loss", around)
 
 
 def kill_worker(point: str, number: int) -> None:

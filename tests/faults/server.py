@@ -72,8 +72,8 @@ def wait_for(child: int, seconds: float) -> int:
 def main() -> None:
     import torch.utils.tensorboard  # noqa: F401
 
-    import poslab.experiment
-    import poslab.preflight
+    import poslab.experiment.run
+    import poslab.preflight.checks
     import poslab.trained  # noqa: F401
 
     gc.freeze()

@@ -134,8 +134,8 @@ STRANGE = {
     "of a module that acts when it is imported": ("task", "trap.Task"),
     "of another package": ("pos", "torch.load"),
     "almost of the package": ("pos", "poslab_evil.positions.Learned"),
-    "of the package, another kind": ("task", "poslab.results.write_atomically"),
-    "through the package": ("task", "poslab.cli.os.system"),
+    "of the package, another kind": ("task", "poslab.system.files.write_atomically"),
+    "through the package": ("task", "poslab.system.files.os.system"),
     "of the package, a program": ("task", "poslab.comparison.__main__.main"),
 }
 

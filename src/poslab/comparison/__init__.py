@@ -4,9 +4,10 @@ Reads run folders, whichever sweep or machine they came from, and writes a table
 own process and a laptop without it can compare.
 """
 
-from poslab.comparison.collect import ComparisonError, Job
+from poslab.comparison.collect import Job
 from poslab.comparison.settings import Setting
 from poslab.comparison.statements import Statement
 from poslab.comparison.writing import Comparison, write_comparison
+from poslab.errors import ComparisonError
 
 __all__ = ["Comparison", "ComparisonError", "Job", "Setting", "Statement", "write_comparison"]

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from poslab.comparison.collect import ComparisonError
 from poslab.comparison.writing import PAGE_FILE, Comparison, write_comparison
+from poslab.errors import ComparisonError
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from poslab.config import choice_of
-from poslab.resume import PRESENTATION
+from poslab.config.identity import PRESENTATION, choice_of
 
 Value = int | float | str
 

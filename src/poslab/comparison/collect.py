@@ -13,17 +13,15 @@ import yaml
 
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
 from poslab.comparison.history import History, read_history
-from poslab.results import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED, by_length
+from poslab.errors import ComparisonError
+from poslab.runs.names import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED
+from poslab.runs.result import by_length
 
 COMPLETED, INVALID, BROKEN = "completed", "invalid", "broken"
 STATUSES = (COMPLETED, "interrupted", "diverged", "failed", INVALID, BROKEN)
 
 # The parser written in C takes a tenth of the time, where PyYAML was built with it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class ComparisonError(ValueError):
-    """Nothing to compare; the message is one line that names the folders and the way out."""
 
 
 @dataclass(kw_only=True)

@@ -27,7 +27,7 @@ from poslab.comparison.tables import (
     steps_text,
     title,
 )
-from poslab.results import by_length
+from poslab.runs.result import by_length
 
 KINDS = {"difference": "a difference", "none": "none beyond seed spread", "unknown": "cannot be told"}
 RESULTS = ("best/val/loss", "val/exact_match", "val/accuracy")

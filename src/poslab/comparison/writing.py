@@ -13,7 +13,7 @@ from poslab.comparison.plots import LENGTH_PLOT, plots
 from poslab.comparison.settings import Setting, by_setting
 from poslab.comparison.statements import Statement, statements
 from poslab.comparison.tables import csv_table, markdown
-from poslab.results import write_atomically
+from poslab.system.files import write_atomically
 
 CSV_FILE, MARKDOWN_FILE, PAGE_FILE, PLOTS_FOLDER = "comparison.csv", "comparison.md", "comparison.html", "comparison"
 

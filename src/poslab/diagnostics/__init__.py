@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from poslab.assembly import build
+from poslab.build import build
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
-from poslab.diagnostics.gallery import Gallery
 from poslab.diagnostics.looks import Looks, looking
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError
+from poslab.pictures.gallery import Gallery
 from poslab.tasks import Task
 
 __all__ = [

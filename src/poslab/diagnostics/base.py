@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
-from poslab.data import Probe
-from poslab.diagnostics.gallery import Gallery, showing
+from poslab.data.module import Probe
 from poslab.model import LanguageModel
-from poslab.module import Observed, TrainingModule, log_scalars
+from poslab.pictures.gallery import Gallery, showing
 from poslab.tasks import Task
+from poslab.training.module import Observed, TrainingModule, log_scalars
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import message_figure, to_array
-from poslab.diagnostics.plots import MapPlot, sparse_ticks
 from poslab.model import LanguageModel
-from poslab.module import TrainingModule, log_scalars
+from poslab.pictures.figures import message_figure, to_array
+from poslab.pictures.plots import MapPlot, sparse_ticks
+from poslab.training.module import TrainingModule, log_scalars
 
 
 def draw_rows(norms: np.ndarray, step: int) -> Figure:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Scalars
-from poslab.heads import head_ablation
+from poslab.evaluation.heads import head_ablation
 from poslab.model import LanguageModel
 
 

@@ -10,13 +10,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Picture, Scalars
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.looks import looking
-from poslab.diagnostics.plots import MapPlot
-from poslab.heads import ROLES, RoleSums, mean_roles, role_sums
+from poslab.evaluation.heads import ROLES, RoleSums, mean_roles, role_sums
 from poslab.model import LanguageModel
+from poslab.pictures.plots import MapPlot
 
 WEAK = 0.5
 """A head whose strongest role is below this has none."""

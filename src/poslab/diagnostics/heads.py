@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import DPI, to_array
-from poslab.diagnostics.plots import MapPlot, sparse_ticks
 from poslab.model import LanguageModel
+from poslab.pictures.figures import DPI, to_array
+from poslab.pictures.plots import MapPlot, sparse_ticks
 from poslab.tasks import Task
 
 WIDTH_INCHES = 11.0

@@ -7,15 +7,15 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
-from poslab.diagnostics.figures import TICK_SIZE
-from poslab.diagnostics.plots import Plot
-from poslab.lengths import AtLength, at_lengths
-from poslab.memory import TOKEN, memory_bytes
+from poslab.evaluation.lengths import AtLength, at_lengths
 from poslab.model import LanguageModel
 from poslab.model.attention import MOST_CONTEXT
-from poslab.results import as_text
+from poslab.pictures.figures import TICK_SIZE
+from poslab.pictures.plots import Plot
+from poslab.sizes import TOKEN, memory_bytes
+from poslab.system.files import as_text
 from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)

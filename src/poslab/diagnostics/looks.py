@@ -7,8 +7,8 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback
 
-from poslab.bundle.module import BundleModule
 from poslab.diagnostics.base import Diagnostic
+from poslab.training.bundle import BundleModule
 
 HOOKS = [name for name in vars(Callback) if name.startswith("on_") or name in ("setup", "teardown")]
 

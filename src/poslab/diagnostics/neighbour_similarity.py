@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
-from poslab.diagnostics.figures import message_figure, to_array
-from poslab.diagnostics.plots import Plot, matrix_figure, sparse_ticks
-from poslab.metrics import neighbour_cosine_curve, neighbour_cosine_matrix
+from poslab.evaluation.metrics import neighbour_cosine_curve, neighbour_cosine_matrix
 from poslab.model import LanguageModel
+from poslab.pictures.figures import message_figure, to_array
+from poslab.pictures.plots import Plot, matrix_figure, sparse_ticks
 
 
 def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:

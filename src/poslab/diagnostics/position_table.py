@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from poslab.data import Probe
+from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture
-from poslab.diagnostics.figures import message_figure, to_array
-from poslab.diagnostics.plots import matrix_figure
 from poslab.model import LanguageModel
+from poslab.pictures.figures import message_figure, to_array
+from poslab.pictures.plots import matrix_figure
 
 
 def draw_table(table: np.ndarray) -> Figure:

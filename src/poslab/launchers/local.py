@@ -14,16 +14,9 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.devices import VISIBLE, visible_devices
-from poslab.launchers.pool import (
-    GRACE_SECONDS,
-    Call,
-    LostJobError,
-    Pool,
-    ctrl_c_afterwards,
-    load,
-)
-from poslab.rules import ConfigError
+from poslab.errors import ConfigError, LostJobError
+from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, load
+from poslab.system.devices import VISIBLE, visible_devices
 
 
 def n_workers(n_jobs: int, cores: int) -> int:

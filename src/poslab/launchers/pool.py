@@ -23,10 +23,10 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.config import TrainConfig
-from poslab.devices import check_device
-from poslab.resume import stored_result
-from poslab.rules import ConfigError
+from poslab.config.schema import TrainConfig
+from poslab.errors import ConfigError
+from poslab.runs.result import stored_result
+from poslab.system.devices import check_device
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,6 @@ GRACE_SECONDS = 5.0
 """How long jobs that are told to stop may take to leave their folder in order; then they are killed."""
 
 Handle = TypeVar("Handle")
-
-
-class LostJobError(RuntimeError):
-    """A job's process ended without a word."""
 
 
 @dataclass
@@ -117,7 +113,7 @@ class Pool(ABC, Generic[Handle]):
         Raises:
             ConfigError: what it asks for is not there.
         """
-        check_device(job)
+        check_device(job.trainer.accelerator, job.trainer.devices)
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
         """Called before jobs are handed over, while none is running."""

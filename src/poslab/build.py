@@ -1,0 +1,168 @@
+"""From a checked configuration to the objects it describes: task, position scheme, model."""
+
+import inspect
+from importlib import import_module
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from poslab.config.rules import did_you_mean
+from poslab.config.schema import ModelConfig, TrainConfig, check_target
+from poslab.errors import ConfigError
+from poslab.sizes import memory_bytes, needs_of_model, require
+from poslab.tasks import Task
+
+if TYPE_CHECKING:
+    from poslab.model import LanguageModel
+    from poslab.positions import PositionScheme
+
+
+T = TypeVar("T")
+
+
+def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T:
+    """Build the class that ``options`` name by ``_target_``, with the rest of them as arguments.
+
+    Args:
+        key: where the options stand in the configuration, for messages.
+        options: the class and its arguments.
+        base: what the class has to be.
+        offered: arguments that the owner fills in where the constructor names them (sizes, say).
+
+    Raises:
+        ConfigError: a class outside this package or of another kind, an unknown option, or values that the constructor
+            refuses.
+    """
+    target = options["_target_"]
+    check_target(key, target)
+    module_name, _, class_name = target.rpartition(".")
+    try:
+        found = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}._target_={target} does not exist ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
+    arguments = {name: value for name, value in options.items() if name != "_target_"}
+    parameters = inspect.signature(found).parameters.values()
+    accepted = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    types = {one.name: one.annotation for one in parameters}
+    for name, value in arguments.items():
+        if name in offered or name not in accepted:
+            options_of_class = [f"{key}.{option}" for option in accepted - set(offered)]
+            raise ConfigError(f"unknown key '{key}.{name}'{did_you_mean(f'{key}.{name}', options_of_class)}")
+        if not _fits(value, types[name]):
+            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is no {types[name]}")
+    filled = {name: value for name, value in offered.items() if name in accepted}
+    try:
+        return found(**arguments, **filled)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{key}: {' '.join(str(error).split())}") from error
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value from a yaml file is of an annotated type; a type that is not a plain one is left to the class."""
+    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if not all(isinstance(kind, type) for kind in kinds):
+        return True
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)
+
+
+def build_task(config: TrainConfig) -> Task:
+    """The task, checked against the sizes that the model is given.
+
+    Raises:
+        ConfigError: an empty task, or a vocabulary or context that is smaller than the task's.
+    """
+    task = build("task", config.task, Task)  # type: ignore[type-abstract]
+    vocab_size, context = config.model.vocab_size, config.model.max_context_length
+    if vocab_size is not None and vocab_size < task.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={vocab_size} is smaller than the task's vocabulary of {task.vocab_size} tokens; "
+            f"use at least {task.vocab_size}, or null to follow the task"
+        )
+    if context is not None and context < task.seq_len:
+        raise ConfigError(
+            f"model.max_context_length={context} is shorter than the task's sequence of {task.seq_len} tokens; "
+            f"use at least {task.seq_len}, or null to follow the task"
+        )
+    return task
+
+
+def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
+    """The position scheme at the model's sizes.
+
+    Raises:
+        ConfigError: sizes that the scheme refuses (an odd ``d_model``, say).
+    """
+    from poslab.positions import PositionScheme
+
+    return build(
+        "pos",
+        config.pos,
+        PositionScheme,
+        max_context_length=config.model.max_context_length or task.seq_len,
+        d_model=config.model.d_model,
+        n_heads=config.model.n_heads,
+        d_head=config.model.d_model // config.model.n_heads,
+    )
+
+
+def check_model_fits(config: TrainConfig, task: Task) -> None:
+    """Refuse a model that is larger than the memory, before a part of it is made.
+
+    Raises:
+        ConfigError: one line that names the values and the way out.
+    """
+    from poslab.model import check_context
+
+    try:
+        check_context(config.model.max_context_length or task.seq_len)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    require(needs_of_model(config, task), memory_bytes(), config, task)
+
+
+def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
+    """The model, with fresh parameters from torch's global random state.
+
+    Raises:
+        ConfigError: sizes that do not fit each other.
+    """
+    from poslab.model import TokenEmbedding
+
+    model = config.model
+    vocab_size = model.vocab_size or task.vocab_size
+    context = model.max_context_length or task.seq_len
+    check_model_fits(config, task)
+    positions = build_positions(config, task)
+    try:
+        table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)
+        return ARCHITECTURES[model.architecture](
+            model,
+            vocab_size=vocab_size,
+            d_model=model.d_model,
+            n_heads=model.n_heads,
+            max_context_length=context,
+            positions=positions,
+            tie_embeddings=model.tie_embeddings,
+            token_embedding=table,
+            dropout=model.dropout,
+        )
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+
+
+def _attention(config: ModelConfig, **arguments: Any) -> "LanguageModel":
+    from poslab.model import TinyAttentionLM
+
+    return TinyAttentionLM(**arguments)
+
+
+def _transformer(config: ModelConfig, **arguments: Any) -> "LanguageModel":
+    from poslab.model import TransformerLM
+
+    return TransformerLM(n_layers=config.n_layers, scale_residuals=config.scale_residuals, **arguments)
+
+
+ARCHITECTURES = {"attention": _attention, "transformer": _transformer}

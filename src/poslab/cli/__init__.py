@@ -1,0 +1,1 @@
+"""What a person meets: the console, ``key=value`` arguments, errors in one line."""

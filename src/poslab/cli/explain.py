@@ -1,0 +1,208 @@
+"""What an error means for the person who typed the command: one line with the values and the way out."""
+
+import errno
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from poslab.config import rules
+from poslab.errors import ConfigError, DivergedError, LostFolderError
+
+# Registers the schema and the folder names with Hydra.
+
+
+def debugging() -> bool:
+    """Whether the person asked for whole tracebacks."""
+    return os.environ.get("POSLAB_DEBUG", "0") not in ("", "0")
+
+
+def main_config_dir(config: DictConfig) -> Path:
+    """The folder that the program's own configuration came from."""
+    sources = OmegaConf.select(config, "hydra.runtime.config_sources") or []
+    return next((Path(source.path) for source in sources if source.provider == "main"), Path("conf"))
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What torch says on a CPU and on an accelerator, beside Python's own MemoryError.
+NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+GO_ON = "what was saved is there, and the same command with resume=auto and hydra.run.dir=<its folder> goes on"
+LONGEST_LINE = 1000
+"""Of an error, in characters."""
+
+
+def explain(error: BaseException, config_dir: Path) -> str:
+    """One line for an error: what was wrong, which values, what to do."""
+    return one_line(_explain(error, config_dir))
+
+
+def one_line(text: str) -> str:
+    """A text that a terminal shows on one line, whatever values are in it; a very long one without its middle."""
+    words = " ".join(text.split())
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
+    if len(shown) <= LONGEST_LINE:
+        return shown
+    return f"{shown[: LONGEST_LINE // 2]} ... {shown[-LONGEST_LINE // 2 :]}"
+
+
+def _explain(error: BaseException, config_dir: Path) -> str:
+    if isinstance(error, MissingConfigException):
+        return _explain_choice(str(error), config_dir)
+    line = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or any(said in line for said in NO_MEMORY):
+        return (
+            f"out of memory ({line[:160] or type(error).__name__}); use a smaller data.batch_size, "
+            f"data.val_batch_size, model or task.length, or free some: {GO_ON}"
+        )
+    if isinstance(error, OverrideParseException):
+        return _explain_override(error)
+    if "integer string conversion" in str(error):
+        return _explain_digits()
+    if "Config group override must be a string or a list" in str(error):
+        return _explain_null_choice(config_dir)
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        return _explain_hydra(error, config_dir)
+    if not line:
+        line = _where(error)
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        what = error.filename or error.filename2
+        return f"{error.strerror}{f' for {what}' if what else ''}; make room: {GO_ON}"
+    if isinstance(error, (ConfigError, DivergedError, LostFolderError, ValueError)) and line:
+        return line
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename} cannot be used ({error.strerror}); give another"
+    if _raised_by_hydra(error):
+        return f"Hydra makes nothing of what was typed ({type(error).__name__}: {line}); see python train.py --help"
+    return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
+
+
+def _raised_by_hydra(error: BaseException) -> bool:
+    """Whether it comes from the inside of Hydra, which does not expect every value that its grammar can say."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = Path(frames[-1].filename).parts if frames else ()
+    return "hydra" in package or "omegaconf" in package
+
+
+def _where(error: BaseException) -> str:
+    """The function that raised it, for an error without a text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _explain_override(error: OverrideParseException) -> str:
+    typed = error.override
+    key, equals, value = typed.partition("=")
+    if not equals:
+        return f"'{typed}' sets nothing; write key=value, pos=sinusoidal say; see python train.py --help"
+    if re.fullmatch(r"[+~]*[A-Za-z_][\w./@:-]*", key, re.ASCII):
+        return (
+            f"{key}: {value} cannot be read; put a value with other characters in quotes within quotes: \"{key}='...'\""
+        )
+    return f"'{typed}' cannot be read: '{key}' is no name of a key; see python train.py --help"
+
+
+def _explain_digits() -> str:
+    """Python does not say which number was too long to read; what was typed does."""
+    typed = next((one for one in sys.argv[1:] if re.search(r"\d{4300}", one)), "a value")
+    return f"{typed.partition('=')[0]} is a number of {len(typed.partition('=')[2])} digits; give a shorter one"
+
+
+def _explain_choice(text: str, config_dir: Path) -> str:
+    """Hydra's "Could not find" with its tab-indented list, as one line with the nearest name."""
+    wanted = re.search(r"Could not (?:find|load) '([^']+)'|Cannot find primary config '([^']+)'", text)
+    offered = text.partition("Available options in")[2].partition("Config search path")[0]
+    listed = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
+    if not wanted:
+        return " ".join(text.split())
+    group, _, choice = (wanted.group(1) or wanted.group(2)).rpartition("/")
+    if not group:
+        return f"unknown configuration '{choice}'{rules.did_you_mean(choice, listed)}"
+    # Hydra lists them for a choice, not for one of a list of choices.
+    options = listed or _choices(group, config_dir)
+    near = rules.nearest(choice, options)
+    hint = f"; did you mean '{near}'?" if near else ""
+    return f"unknown choice {group}={choice}{hint}; choices: {', '.join(options)}"
+
+
+def _explain_null_choice(config_dir: Path) -> str:
+    """Hydra does not say which group was given ``null``; what was typed does."""
+    for typed in sys.argv[1:]:
+        group, _, values = typed.lstrip("+").partition("=")
+        if "null" in values.split(",") and (choices := _choices(group, config_dir)):
+            return f"{group}=null chooses nothing; choices: {', '.join(choices)}"
+    return "a group of choices was given null; see python train.py --help"
+
+
+def _choices(group: str, config_dir: Path) -> list[str]:
+    return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
+
+
+def _explain_hydra(error: BaseException, config_dir: Path) -> str:
+    texts = [str(error)]
+    cause = error.__cause__
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__
+    text = "\n".join(texts)
+    full_key = next(iter(re.findall(r"full_key: (\S+)", text)), None)
+    unknown = re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'|Unable to find '([^']+)'", text)
+    if "Value '" in text and full_key:
+        reason = next(line.strip() for line in text.splitlines() if "Value '" in line)
+        return f"{full_key}: {reason[0].lower()}{reason[1:]}"
+    if unknown:
+        key = re.search(r"Could not (?:override|append to config at?|delete) '([^']+)'", text)
+        name = full_key or (key and key.group(1)) or next(filter(None, unknown.groups()))
+        return f"unknown key '{name}'{_nearest_key(str(name), config_dir)}"
+    swept = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if swept:
+        return f"{swept.group(1)} gives several values; add -m to sweep over them, or write [a,b] for a list"
+    said = " ".join(line.strip() for line in texts[0].splitlines() if line.strip() and "https://" not in line)
+    reason = next((line.strip() for line in "\n".join(texts[1:]).splitlines() if line.strip()), "")
+    return f"{said}: {reason}" if said.startswith("Error merging") and reason else said
+
+
+def _nearest_key(name: str, config_dir: Path) -> str:
+    """The nearest key that a person can type, from the default configuration and the groups."""
+    keys = _known_keys(config_dir)
+    prefix, _, leaf = name.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
+    # The right leaf under a forgotten or wrong prefix first (d_model for model.d_model), then a near leaf beside it.
+    nearest = next((key for key in keys if key.rpartition(".")[2] == leaf), None)
+    nearest = nearest or siblings.get(rules.nearest(leaf, siblings) or "")
+    if not nearest and not siblings:
+        nearest = rules.nearest(name, keys)
+    if nearest:
+        return f"; did you mean '{nearest}'?"
+    if not siblings:
+        return "; see python train.py --help"
+    return f"; {f'under {prefix!r} ' if prefix else ''}there are: {', '.join(sorted(siblings))}"
+
+
+def _known_keys(config_dir: Path) -> list[str]:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
+    # The keys of the choices that were typed: pos=sinusoidal has others than the default.
+    chosen = [one for one in sys.argv[1:] if one.partition("=")[0] in groups]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
+        try:
+            default = OmegaConf.to_container(compose("train", overrides=chosen))
+        except Exception:
+            default = OmegaConf.to_container(compose("train"))
+    return [*_flat(default), *(path.name for path in config_dir.iterdir() if path.is_dir())]
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")

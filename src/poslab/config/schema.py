@@ -1,0 +1,325 @@
+"""The schema of a job: the closed parts as dataclasses, the rules that every configuration has to keep.
+
+Values live in ``conf/``; a field without a value there is missing. Nothing here imports torch, so that a typing error
+is answered at once.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from poslab.config.rules import at_least, at_most, check_numbers, one_of
+from poslab.errors import ConfigError
+
+PACKAGE = "poslab"
+DIAGNOSTICS = Path(__file__).parents[1] / "diagnostics"
+MOST_PROCESSES = 256
+"""That one job may start: a slip of the keyboard must not fill a machine's process table."""
+MOST_THREADS = 1024
+MOST_WIDTH = 2**20
+
+
+VAL_TOKENS = 24_576
+LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 64, 512
+"""Bounds of a validation set whose size is not given: as many examples as have `VAL_TOKENS`, within these."""
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    batch_size: int
+    steps_per_epoch: int
+    val_examples: int | None
+    val_batch_size: int
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        at_least(
+            1,
+            data__batch_size=self.batch_size,
+            data__steps_per_epoch=self.steps_per_epoch,
+            data__val_examples=self.val_examples,
+            data__val_batch_size=self.val_batch_size,
+        )
+        at_least(0, data__num_workers=self.num_workers)
+        at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
+
+    def n_val_examples(self, seq_len: int) -> int:
+        """Size of the validation set: ``val_examples``, or of sequences of this many tokens as many as are enough.
+
+        Of long ones 512 would take a tenth of what the training does.
+        """
+        if self.val_examples is not None:
+            return self.val_examples
+        return max(LEAST_VAL_EXAMPLES, min(MOST_VAL_EXAMPLES, VAL_TOKENS // seq_len))
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    architecture: str
+    d_model: int
+    n_heads: int
+    n_layers: int
+    max_context_length: int | None
+    vocab_size: int | None
+    tie_embeddings: bool
+    token_init: str
+    token_init_std: float
+    token_file: str | None
+    dropout: float
+    scale_residuals: bool = True
+
+    def __post_init__(self) -> None:
+        one_of("model.architecture", self.architecture, ("attention", "transformer"))
+        at_least(
+            1,
+            model__d_model=self.d_model,
+            model__n_heads=self.n_heads,
+            model__n_layers=self.n_layers,
+            model__max_context_length=self.max_context_length,
+            model__vocab_size=self.vocab_size,
+        )
+        # Its square is the least that a layer has, and to list the divisors of a huge one takes minutes.
+        at_most(MOST_WIDTH, model__d_model=self.d_model)
+        if self.d_model % self.n_heads:
+            divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+            raise ConfigError(
+                f"model.d_model={self.d_model} cannot be split into model.n_heads={self.n_heads} equal heads; "
+                f"choose n_heads from {', '.join(map(str, divisors))}, or another d_model"
+            )
+        if self.architecture == "attention" and self.n_layers != 1:
+            raise ConfigError(
+                f"model.n_layers={self.n_layers}, but model=attention has exactly one layer; use model=transformer"
+            )
+        one_of("model.token_init", self.token_init, ("normal", "hashed", "file"))
+        if (self.token_init == "file") != (self.token_file is not None):
+            raise ConfigError(
+                f"model.token_init={self.token_init} with model.token_file={self.token_file}: "
+                "token_init=file needs a token_file, and only it uses one"
+            )
+        at_least(0, model__token_init_std=self.token_init_std, model__dropout=self.dropout)
+        if self.dropout >= 1:
+            raise ConfigError(f"model.dropout={self.dropout} must be below 1")
+
+
+@dataclass(kw_only=True)
+class OptimizerConfig:
+    algorithm: str
+    lr: float
+    betas: list[float]
+    weight_decay: float
+    warmup_steps: int
+    decay: str
+
+    def __post_init__(self) -> None:
+        one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
+        one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
+        at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"optimizer.lr={self.lr} must be a finite number above 0")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas={self.betas} must be two numbers in [0, 1)")
+
+
+@dataclass(kw_only=True)
+class TrainerConfig:
+    accelerator: str
+    devices: int
+    strategy: str
+    precision: str
+    max_epochs: int
+    max_steps: int
+    gradient_clip_norm: float | None
+    log_every_n_steps: int
+    progress_bar: str
+    threads: str
+    checkpoint_every_n_steps: int | None = None
+    checkpoint_every_minutes: float | None = None
+    num_nodes: int = 1
+
+    def __post_init__(self) -> None:
+        one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        one_of("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
+        one_of("trainer.precision", self.precision, ("32", "bf16"))
+        one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
+        at_least(
+            1,
+            trainer__devices=self.devices,
+            trainer__num_nodes=self.num_nodes,
+            trainer__max_epochs=self.max_epochs,
+            trainer__log_every_n_steps=self.log_every_n_steps,
+            trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
+        )
+        at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
+        at_most(MOST_PROCESSES, trainer__devices=self.devices, trainer__num_nodes=self.num_nodes)
+        for name, number in (("devices", self.devices), ("num_nodes", self.num_nodes)):
+            if number > 1 and self.strategy == "auto":
+                raise ConfigError(f"trainer.{name}={number} needs trainer=ddp to train on more than one device")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ConfigError(f"trainer.max_steps={self.max_steps} must be at least 1, or -1 for no limit")
+        if self.gradient_clip_norm is not None and not self.gradient_clip_norm > 0:
+            raise ConfigError(f"trainer.gradient_clip_norm={self.gradient_clip_norm} must be above 0, or null")
+        if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
+            raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
+        if self.threads != "auto":
+            at_most(MOST_THREADS, trainer__threads=int(self.threads))
+
+
+@dataclass(kw_only=True)
+class LoggerConfig:
+    tensorboard: bool
+    pictures: str = "auto"
+
+    def __post_init__(self) -> None:
+        one_of("logger.pictures", self.pictures, ("auto", "all", "ends"))
+
+
+@dataclass(kw_only=True)
+class ClaimConfig:
+    """What somebody has said the results of a sweep are, in a form that can be held against them.
+
+    Attributes:
+        claim: in words.
+        source: who says so.
+        where: the jobs it is about, as their settings are typed (``pos=alibi model.n_layers=2``); empty: all jobs.
+        metric: a name in ``result.json``; the claim is about its mean over those jobs.
+        above, below: what the mean has to be; at least one of these two or ``than`` is needed.
+        than: other jobs, written like ``where``; the mean has to be above the mean of each group of them that
+            differs in more than the seed.
+        by: by at least this much.
+    """
+
+    claim: str
+    source: str
+    metric: str
+    where: str = ""
+    above: float | None = None
+    below: float | None = None
+    than: str | None = None
+    by: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, jobs in (("where", self.where), ("than", self.than or "")):
+            stray = [word for word in jobs.split() if not re.fullmatch("[^=]+=.+", word)]
+            if stray:
+                raise ConfigError(
+                    f"sweep.claims: '{self.claim}' has {name}='{jobs}', where '{stray[0]}' is no key=value; "
+                    "write settings as they are typed, pos=alibi model.n_layers=2 say"
+                )
+        if self.above is None and self.below is None and self.than is None:
+            raise ConfigError(f"sweep.claims: '{self.claim}' expects nothing; give above, below or than")
+
+
+@dataclass(kw_only=True)
+class SweepConfig:
+    resume: str | None
+    on_invalid: str
+    on_failure: str = "continue"
+    claims: list[ClaimConfig] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        one_of("sweep.on_invalid", self.on_invalid, ("skip", "fail"))
+        one_of("sweep.on_failure", self.on_failure, ("continue", "stop"))
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """One job, checked. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
+
+    seed: int
+    data: DataConfig
+    pos: dict[str, Any]
+    task: dict[str, Any]
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    trainer: TrainerConfig
+    diagnostics: dict[str, Any]
+    logger: LoggerConfig
+    resume: str | None
+    sweep: SweepConfig
+    seeds: int = 1
+    compile: bool = False
+    ckpt_path: str | None = None
+    deterministic: bool = False
+
+    @property
+    def total_steps(self) -> int:
+        """Updates after which the training ends: ``max_steps`` if it is given, else ``max_epochs`` whole epochs."""
+        if self.trainer.max_steps != -1:
+            return self.trainer.max_steps
+        return self.trainer.max_epochs * self.data.steps_per_epoch
+
+    def __post_init__(self) -> None:
+        if self.resume is not None:
+            one_of("resume", self.resume, ("auto",))
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
+        self._check_seeds()
+        if self.data.batch_size % (self.trainer.devices * self.trainer.num_nodes):
+            nodes = f" on trainer.num_nodes={self.trainer.num_nodes}" if self.trainer.num_nodes > 1 else ""
+            raise ConfigError(
+                f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}"
+                f"{nodes}; choose a multiple"
+            )
+        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _of_another(name, one)}
+        open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
+        open_parts |= {f"diagnostics.{name}": options for name, options in self.diagnostics.items()}
+        for key, options in open_parts.items():
+            if not isinstance(options, Mapping) or "_target_" not in options:
+                raise ConfigError(
+                    f"{key} names no class by _target_; use one of the choices in conf/{key.split('.')[0]}"
+                )
+            check_target(key, options["_target_"])
+
+    def _check_seeds(self) -> None:
+        at_least(1, seeds=self.seeds)
+        if self.seeds == 1:
+            return
+        if self.seed + self.seeds > 2**32:
+            raise ConfigError(f"seed={self.seed} with seeds={self.seeds} goes beyond 2^32; use a smaller seed")
+        one_by_one = f"use -m seed={self.seed},{self.seed + 1},... instead"
+        if self.model.dropout:
+            raise ConfigError(
+                f"seeds={self.seeds} with model.dropout={self.model.dropout}: copies that are trained together cannot "
+                f"draw what each would alone; {one_by_one}"
+            )
+        if self.trainer.strategy != "auto":
+            raise ConfigError(
+                f"seeds={self.seeds} with trainer={self.trainer.strategy}: copies are trained on "
+                f"one device; {one_by_one}"
+            )
+
+
+def _of_another(name: str, options: Any) -> bool:
+    """Whether these are options, as an experiment sets them, of a diagnostic that was not chosen."""
+    return isinstance(options, Mapping) and "_target_" not in options and (DIAGNOSTICS / f"{name}.py").exists()
+
+
+def check_target(key: str, target: Any) -> None:
+    """Refuse a ``_target_`` outside this package: a configuration must not be able to run arbitrary code."""
+    if not (isinstance(target, str) and target.startswith(f"{PACKAGE}.")):
+        raise ConfigError(f"{key}._target_={target} lies outside the package {PACKAGE}; only its own classes are built")
+
+
+def checked(config: DictConfig) -> TrainConfig:
+    """The configuration as typed objects, every rule kept.
+
+    Raises:
+        ConfigError: a rule is broken.
+        omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
+    """
+    job = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}  # type: ignore[union-attr]
+    typed = OmegaConf.merge(OmegaConf.structured(TrainConfig), job)
+    missing = sorted(OmegaConf.missing_keys(typed))
+    if missing:
+        raise ConfigError(
+            f"no value for {', '.join(missing)}; give one as key=value (python train.py --help lists them)"
+        )
+    check_numbers(OmegaConf.to_container(typed))
+    result = OmegaConf.to_object(typed)
+    assert isinstance(result, TrainConfig)
+    return result

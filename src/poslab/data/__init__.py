@@ -1,0 +1,1 @@
+"""Batches for training and validation, addressed by (seed, split, step)."""

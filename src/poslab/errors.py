@@ -1,0 +1,58 @@
+"""Every error that poslab raises on purpose."""
+
+import signal
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message is one line that names the values and the way out."""
+
+
+NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGUSR1": "SIGUSR1", "SIGUSR2": "SIGUSR2"}
+# By the shells' convention for Ctrl-C; what schedulers know for the others.
+CTRL_C_CODE, OTHERS_CODE = 130, 143
+
+
+class StoppedError(SystemExit):
+    """Someone stopped the run; ends the process with exit code 130 (Ctrl-C) or 143.
+
+    Args:
+        number: of the signal.
+        at_once: it came a second time, and nothing may be waited for.
+    """
+
+    def __init__(self, number: int, at_once: bool = False) -> None:
+        super().__init__(CTRL_C_CODE if number == signal.SIGINT else OTHERS_CODE)
+        self.number = number
+        self.at_once = at_once
+
+    def __str__(self) -> str:
+        name = NAMES[signal.Signals(self.number).name]
+        return f"stopped at once by a second {name}" if self.at_once else f"stopped by {name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.number, self.at_once)
+
+
+class DivergedError(RuntimeError):
+    """The loss is no longer a finite number."""
+
+
+class LostFolderError(RuntimeError):
+    """Someone has removed the run's folder while the run was going."""
+
+
+class LostRankError(RuntimeError):
+    """A process of the run ended before the others."""
+
+
+class PrunedError(RuntimeError):
+    """The search has no further use for this job."""
+
+
+class LostJobError(RuntimeError):
+    """A job's process ended without a word."""
+
+
+class ComparisonError(ValueError):
+    """Nothing to compare; the message is one line that names the folders and the way out."""

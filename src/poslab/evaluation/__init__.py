@@ -1,0 +1,1 @@
+"""From a model and batches to numbers and tokens."""

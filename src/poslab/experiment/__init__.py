@@ -1,0 +1,1 @@
+"""One job, from its configuration to a finished run folder."""

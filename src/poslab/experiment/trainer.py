@@ -1,0 +1,143 @@
+"""The Lightning Trainer of a job: its callbacks, its loggers, and what it is kept from saying."""
+
+import logging
+import math
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.profilers import PassThroughProfiler
+
+from poslab.config.identity import identity, job_key
+from poslab.config.schema import TrainConfig
+from poslab.diagnostics import Gallery, Looks, build_diagnostics
+from poslab.experiment.report import EpochLines
+from poslab.runs.folder import RunFolder
+from poslab.runs.resume import Start
+from poslab.runs.table import MetricsTable
+from poslab.runs.tensorboard import RunTensorBoard
+from poslab.system.signals import Hold
+from poslab.training.checkpoints import Checkpoints, DurableFiles
+from poslab.training.exports import CopyExports
+from poslab.training.replicas import Copies
+from poslab.training.strategies import Agreement, SharedLook, build_strategy
+
+log = logging.getLogger(__name__)
+
+FROM_THE_BEGINNING = Start(None)
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+def build_trainer(
+    job: TrainConfig,
+    folder: RunFolder,
+    table: MetricsTable,
+    board: RunTensorBoard | None,
+    brief: bool = False,
+    copies: Copies | None = None,
+    hold: Hold | None = None,
+    start: Start = FROM_THE_BEGINNING,
+    on_lost: Callable[[str], None] = log.error,
+    more_callbacks: Sequence[Callback] = (),
+) -> lightning.Trainer:
+    """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
+    agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
+    callbacks: list[Callback] = [EpochLines(table)]
+    if job.trainer.strategy != "auto":
+        callbacks = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), *callbacks]
+    if wants_progress_bar(job.trainer.progress_bar):
+        callbacks.append(RichProgressBar(refresh_rate=20))
+    only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief)
+    gallery = Gallery(only_ends=only_ends, beyond_fit=True)
+    if copies is not None:
+        gallery.folder, gallery.loggers = copies[0].folder, copies[0].loggers
+    # The gallery after them: when it runs, all of them have ordered their pictures.
+    callbacks += [Looks([build_diagnostics(job.diagnostics, gallery) for _ in copies or (None,)]), gallery]
+    if copies is not None:
+        callbacks.append(CopyExports())
+    # After them: a trial that is ended here has been looked at.
+    callbacks += more_callbacks
+    callbacks.append(
+        Checkpoints(
+            folder,
+            identity(asdict(job)),
+            gallery.finish_earlier,
+            hold or Hold(),
+            every_n_steps=job.trainer.checkpoint_every_n_steps,
+            every_minutes=job.trainer.checkpoint_every_minutes,
+            loggers=[logger for copy in copies or () for logger in copy.loggers],
+        )
+    )
+    return lightning.Trainer(
+        default_root_dir=folder.path,
+        accelerator=job.trainer.accelerator,
+        devices=job.trainer.devices,
+        num_nodes=job.trainer.num_nodes,
+        strategy=build_strategy(job, folder.path, on_lost),
+        precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
+        # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
+        max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
+        gradient_clip_val=job.trainer.gradient_clip_norm,
+        logger=[table] if board is None else [board, table],
+        callbacks=callbacks,
+        plugins=[DurableFiles()],
+        log_every_n_steps=job.trainer.log_every_n_steps,
+        # The untrained model is scored before the first step; a sanity pass would only do it twice.
+        num_sanity_val_steps=0,
+        enable_progress_bar=wants_progress_bar(job.trainer.progress_bar),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        profiler=NoProfiler(),
+    )
+
+
+class NoProfiler(PassThroughProfiler):
+    """Notes nothing; Lightning asks it fifty times a step, and its own opens and closes a generator each time."""
+
+    def profile(self, action_name: str) -> Any:
+        return NOTHING
+
+
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def wants_progress_bar(setting: str) -> bool:
+    if setting != "auto":
+        return setting.lower() == "true"
+    # None where a process was started without the stream.
+    return all(stream is not None and stream.isatty() for stream in (sys.stderr, sys.stdout))
+
+
+def quieten() -> None:
+    """Keep the console for what the run says; what libraries remark on goes to nobody but a debugger."""
+    logging.captureWarnings(True)
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    threading.excepthook = _quiet_writers
+    # Batches are made whole in the main process on purpose.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # The training loss is logged by `CopyModule`, at steps of its own.
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    # Other diagnostics may be asked for when a run goes on.
+    warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    # Ours is: a batch depends on the seed and its number alone.
+    warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+    # Nothing here changes logits in place.
+    warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+
+
+_usual_excepthook = threading.excepthook
+
+
+def _quiet_writers(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writing thread also hands its exception to whoever writes next: there it is dealt with."""
+    if not type(failure.thread).__module__.startswith("tensorboard."):
+        _usual_excepthook(failure)

@@ -1,0 +1,128 @@
+"""Workers on a Ray cluster."""
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn
+
+from poslab.config.schema import TrainConfig
+from poslab.errors import ConfigError
+from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, load, one_line
+from poslab.system.threads import available_cores
+
+
+@dataclass
+class RayCall(Call):
+    hide_devices: bool = False
+
+    def __call__(self) -> JobReturn:
+        if self.hide_devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        return super().__call__()
+
+
+def call_on_ray(call: Call) -> JobReturn:
+    return call()
+
+
+class RayPool(Pool[Any]):
+    """A Ray cluster, which queues the jobs itself and starts those of a dead node again on another."""
+
+    capacity = math.inf
+    call_type = RayCall
+
+    def __init__(self, init: dict[str, Any], remote: dict[str, Any]) -> None:
+        self.init = {name: value for name, value in init.items() if value is not None}
+        if "address" in self.init and "RAY_AUTH_MODE" not in os.environ and (Path.home() / ".ray/auth_token").exists():
+            # A cluster on this machine asks for this token; one that asks for none does not mind. Read at the import.
+            os.environ["RAY_AUTH_MODE"] = "token"
+        self.ray = load("ray", "ray", "ray")
+        self.remote = {name: value for name, value in remote.items() if value is not None}
+        if "address" in self.init:
+            # Before a folder is made for a sweep that has nowhere to run.
+            self.connect()
+
+    def connect(self) -> None:
+        """Start a cluster here, or join the one named.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.ray.is_initialized():
+            return
+        # Ray repeats what it logs about its own processes; jobs have files of their own.
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if "address" not in self.init:
+            # Results travel through files: the smallest store will do.
+            options |= {"address": "local", "num_cpus": available_cores(), "include_dashboard": False}
+            options |= {"object_store_memory": 80 * 2**20}
+        try:
+            self.ray.init(**options | self.init)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"hydra.launcher.ray.init.address={self.init.get('address')}: {one_line(error)}"
+            ) from error
+
+    @property
+    def workers(self) -> str:
+        n_jobs, n_nodes = self.places()
+        return f"{n_jobs} on {n_nodes} node{'s' if n_nodes > 1 else ''}"
+
+    def places(self) -> tuple[int, int]:
+        """How many jobs fit on the cluster at once, and its nodes.
+
+        Raises:
+            ConfigError: none does, and Ray would wait for ever.
+        """
+        self.connect()
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        needs = {"CPU": self.remote.get("num_cpus", 1), "GPU": self.remote.get("num_gpus", 0)}
+        n_jobs = sum(
+            min((int(node.get(kind, 0) / amount) for kind, amount in needs.items() if amount), default=1)
+            for node in nodes
+        )
+        if n_jobs == 0:
+            raise ConfigError(
+                f"no node of the cluster has what a job asks for: hydra.launcher.ray.remote.num_cpus={needs['CPU']}, "
+                f"num_gpus={needs['GPU']}"
+            )
+        return n_jobs, len(nodes)
+
+    def check_job(self, job: TrainConfig) -> None:
+        if job.trainer.accelerator == "gpu" and not self.remote.get("num_gpus"):
+            raise ConfigError(
+                "trainer.accelerator=gpu, but hydra.launcher.ray.remote.num_gpus=0 gives the job none; set it to 1, or "
+                "to a part of one for jobs that share"
+            )
+
+    def prepare(self, n_jobs: int, folder: Path) -> None:
+        self.places()
+
+    def start(self, calls: Sequence[Call]) -> list[Any]:
+        task = self.ray.remote(**self.remote)(call_on_ray)
+        for call in calls:
+            assert isinstance(call, RayCall)
+            call.hide_devices = not self.remote.get("num_gpus")
+        return [task.remote(call) for call in calls]
+
+    def ended(self, handles: Sequence[Any]) -> list[Any]:
+        done: list[Any] = self.ray.wait(list(handles), num_returns=1, timeout=1)[0]
+        return done
+
+    def result(self, handle: Any) -> JobReturn:
+        returned: JobReturn = self.ray.get(handle)
+        return returned
+
+    def stop(self, handles: Sequence[Any]) -> None:
+        try:
+            for handle in handles:
+                self.ray.cancel(handle)
+            if handles:
+                self.ray.wait(list(handles), num_returns=len(handles), timeout=GRACE_SECONDS)
+        finally:
+            self.ray.shutdown()

@@ -1,0 +1,160 @@
+"""Jobs in a queue, by submitit: SLURM's, or processes of this machine."""
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn
+
+from poslab.config.schema import TrainConfig
+from poslab.errors import ConfigError, LostJobError
+from poslab.launchers.local import become_worker, n_workers, send
+from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, load
+from poslab.system.devices import check_device, visible_devices
+from poslab.system.threads import available_cores
+
+# What submitit ends a process with after it has put its job back in the queue: under SLURM, and on this machine.
+PUT_BACK = (-1, 144)
+
+
+@dataclass
+class SubmititCall(Call):
+    sweep: int | None = None
+    device: str | None = None
+
+    def __call__(self) -> JobReturn:
+        if self.sweep is not None:
+            become_worker(self.sweep, self.device)
+        return super().__call__()
+
+    def on_stop(self, stopped: BaseException) -> None:
+        code = getattr(stopped.__cause__, "code", None)
+        if code in PUT_BACK:
+            # It is in the queue again and goes on then: no result must say that it has ended.
+            raise SystemExit(code)
+
+    def checkpoint(self) -> Any:
+        """What submitit puts back in the queue: the same again, which goes on in the same folder."""
+        return load("submitit", "submitit", "slurm").helpers.DelayedSubmission(self)
+
+
+class SubmititPool(Pool[Any]):
+    """Processes here, or a job array under SLURM."""
+
+    call_type = SubmititCall
+    # Of AutoExecutor, for every kind of cluster; the others carry the cluster's name.
+    COMMON = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb", "name")
+
+    def __init__(self, cluster: str, n_jobs: int = -1, max_num_timeout: int = 0, **parameters: Any) -> None:
+        self.submitit = load("submitit", f"submitit_{cluster}", "slurm")
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise ConfigError(
+                "hydra/launcher=submitit_slurm: there is no sbatch on this machine; start the sweep on a login node of "
+                "the cluster, or try hydra/launcher=submitit_local"
+            )
+        self.cluster = cluster
+        self.here = cluster == "local"
+        self.tries_again = self.here
+        self.capacity = n_workers(n_jobs, available_cores()) if self.here else math.inf
+        self.max_num_timeout = max_num_timeout
+        self.parameters = {name: value for name, value in parameters.items() if value not in (None, {}, [])}
+        self.devices: list[str] = []
+        self.device_of: dict[Any, str] = {}
+        self.executor: Any = None
+
+    @property
+    def workers(self) -> int | str:
+        if self.here:
+            return int(self.capacity)
+        return f"up to {self.parameters.get('array_parallelism', 256)}" if self.cluster == "slurm" else 1
+
+    def check_job(self, job: TrainConfig) -> None:
+        if self.cluster != "slurm":
+            check_device(job.trainer.accelerator, job.trainer.devices)
+        elif job.trainer.accelerator == "gpu" and not any(
+            option.startswith(("gpu", "gres")) for option in [*self.parameters, *self.additional_parameters()]
+        ):
+            raise ConfigError(
+                "trainer.accelerator=gpu, but SLURM is asked for none; set hydra.launcher.gpus_per_node=1"
+            )
+
+    def additional_parameters(self) -> dict[str, Any]:
+        return dict(self.parameters.get("additional_parameters", {}))
+
+    def prepare(self, n_jobs: int, folder: Path) -> None:
+        self.devices = visible_devices() if self.here else []
+        self.executor = self.submitit.AutoExecutor(
+            folder=folder / ".submitit" / "%j", cluster=self.cluster, slurm_max_num_timeout=self.max_num_timeout
+        )
+        self.executor.update_parameters(
+            **{
+                name if name in self.COMMON else f"{self.cluster}_{name}": value
+                for name, value in self.parameters.items()
+                if name in self.COMMON or self.cluster != "debug"
+            }
+        )
+
+    def start(self, calls: Sequence[Call]) -> list[Any]:
+        if not self.here:
+            with self.executor.batch():
+                return [self.executor.submit(call) for call in calls]
+        jobs = []
+        with ctrl_c_afterwards():
+            for call in calls:
+                assert isinstance(call, SubmititCall)
+                call.sweep = os.getpid()
+                # submitit hides every GPU from a job that did not ask for one by number.
+                call.device = self.freest_device()
+                jobs.append(self.executor.submit(call))
+                if call.device is not None:
+                    self.device_of[jobs[-1]] = call.device
+        return jobs
+
+    def freest_device(self) -> str | None:
+        """The GPU that the fewest running jobs were given; None where there is none to give."""
+        # Not in turn: of jobs that take unlike long, two would meet on one GPU while another is idle.
+        return min(self.devices, key=[*self.device_of.values()].count, default=None)
+
+    def ended(self, handles: Sequence[Any]) -> list[Any]:
+        done = [handle for handle in handles if handle.done()]
+        for handle in done:
+            self.device_of.pop(handle, None)
+        if not done:
+            time.sleep(0.1 if self.here else 1)
+        return done
+
+    def result(self, handle: Any) -> JobReturn:
+        if self.here and not handle.paths.result_pickle.exists():
+            # submitit would wait for a slow file system.
+            raise LostJobError(f"its process ended without a result, see {handle.paths.stderr}")
+        returned: JobReturn = handle.result()
+        return returned
+
+    def stop(self, handles: Sequence[Any]) -> None:
+        if self.cluster == "slurm":
+            arrays = sorted({handle.job_id.partition("_")[0] for handle in handles})
+            if arrays:
+                subprocess.call(["scancel", *arrays], stdout=subprocess.DEVNULL)
+            return
+        if not self.here:
+            return
+        # A job's identity here is the process that watches over it and passes the signal on.
+        watchers = {int(handle.job_id): handle for handle in handles}
+        deadline = time.monotonic() + GRACE_SECONDS
+        try:
+            for watcher in watchers:
+                send(watcher, signal.SIGTERM)
+            while time.monotonic() < deadline and not all(handle.done() for handle in handles):
+                time.sleep(0.05)
+        finally:
+            for watcher, handle in watchers.items():
+                if not handle.done():
+                    # The job sees that its parent is gone and ends itself.
+                    send(watcher, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Figures from arrays, and the process that draws them beside the training."""

@@ -1,0 +1,1 @@
+"""What is refused before a folder is made."""

@@ -1,0 +1,1 @@
+"""One run folder: claimed, filled, closed, and opened again to resume."""

@@ -1,0 +1,82 @@
+"""The content of ``result.json``."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from poslab.runs.names import RESULT_FILE
+
+Status = Literal["completed", "failed", "diverged", "interrupted"]
+KEPT_BYTES = 8192
+"""Of ``result.json`` while a run is going: enough for its status, settings and parameters."""
+
+
+@dataclass(kw_only=True)
+class Result:
+    """The content of ``result.json``.
+
+    Attributes:
+        status: how the run ended.
+        error: what went wrong, in one line, or None.
+        metrics: name to number; the last value of every logged scalar, ``start/...`` and ``best/...`` of the
+            validation, and ``train/loss_start``. Of a bundle: the means over the copies that completed, and how many
+            those are as ``copies/completed``.
+        batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
+        out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
+        parameters: trainable parameters by part, and their total.
+        overrides: what was typed after ``train.py``.
+        seed: of the run.
+        wall_seconds: from the start of the job to its end; of a run that was stopped and went on, all its parts.
+        device: what it computed on, `poslab.system.devices.device_name`; None when it never got that far.
+        versions: of Python and the packages that decide numbers.
+    """
+
+    status: Status
+    error: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    batches_by_length: Mapping[str, int] = field(default_factory=dict)
+    out_of_reach: Mapping[str, str] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
+    seed: int
+    wall_seconds: float = 0.0
+    device: str | None = None
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    packages = ("poslab", "torch", "lightning", "hydra-core", "tensorboard", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def by_length(metrics: Mapping[str, float]) -> dict[str, dict[int, float]]:
+    """The scores ``length/<n>/<score>`` as one curve a score, from the shortest length to the longest."""
+    curves: dict[str, dict[int, float]] = {}
+    for name, value in metrics.items():
+        part, length, score = [*name.split("/", 2), "", ""][:3]
+        if part == "length" and length.isdecimal() and score:
+            curves.setdefault(score, {})[int(length)] = value
+    return {score: dict(sorted(curve.items())) for score, curve in sorted(curves.items())}
+
+
+def _encoded(result: Result) -> bytes:
+    return json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
+
+
+def stored_result(folder: Path) -> dict[str, Any]:
+    """A run folder's ``result.json``; empty when there is none that can be read."""
+    try:
+        result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def stored_status(folder: Path) -> str | None:
+    """The status in a run folder's ``result.json``; None when there is none that can be read."""
+    return stored_result(folder).get("status")

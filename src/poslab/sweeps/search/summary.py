@@ -1,0 +1,136 @@
+"""What a search found: ``search.json``, ``search.md`` and the table at its end."""
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from poslab.sweeps.plan import as_json
+from poslab.sweeps.search.options import Objective, Options
+from poslab.system.files import write_atomically
+
+JSON_FILE, MARKDOWN_FILE = "search.json", "search.md"
+COMPLETED = "completed"
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """One trial.
+
+    Attributes:
+        trial: its number.
+        state: ``completed``, ``pruned``, ``failed`` or ``running``.
+        settings: what was drawn.
+        values: of the objectives, by metric; empty unless completed.
+        folder: name of its job's folder; empty when it never had one.
+        reason: why it is not completed, in one line; else empty.
+    """
+
+    trial: int
+    state: str
+    settings: dict[str, Any]
+    values: dict[str, float]
+    folder: str
+    reason: str
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """Everything that `search.json` holds."""
+
+    options: Options
+    study: str
+    trials: list[Outcome]
+    best: list[Outcome]
+
+    @property
+    def goals(self) -> list[Objective]:
+        return self.options.goals
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(outcome.state for outcome in self.trials).most_common())
+
+    @property
+    def title(self) -> str:
+        if len(self.goals) > 1:
+            return f"{len(self.best)} best compromises of " + " and ".join(map(str, self.goals))
+        return f"best trial by {self.goals[0]}"
+
+    def write(self, folder: Path) -> None:
+        """Both files, each whole or not at all."""
+        content = {
+            "objectives": [goal._asdict() for goal in self.goals],
+            "sampler": self.options.sampler,
+            "pruner": self.options.pruner,
+            "seed": self.options.seed,
+            "n_trials": self.options.n_trials,
+            "storage": self.options.storage,
+            "study": self.study,
+            "counts": self.counts,
+            "best": [asdict(outcome) for outcome in self.best],
+            "trials": [asdict(outcome) for outcome in self.trials],
+        }
+        write_atomically(folder / JSON_FILE, as_json(content))
+        write_atomically(folder / MARKDOWN_FILE, self.markdown().encode())
+
+    def markdown(self) -> str:
+        """The best first, then all trials."""
+        said = ", ".join(f"{count} {state}" for state, count in self.counts.items())
+        lines = [f"# Search: {self.title}", "", f"{said or 'no'} trials; sampler {self.options.sampler}.", ""]
+        lines += [*markdown_table(*self.rows(self.best)), "", "## All trials", ""]
+        lines += markdown_table(*self.rows(self.trials, with_state=True))
+        return "\n".join(lines) + "\n"
+
+    def table(self) -> str:
+        """The best trials, as a person reads them in a terminal: one from top to bottom, several side by side."""
+        header, rows = self.rows(self.best)
+        one = len(rows) == 1
+        table = Table(show_header=not one)
+        if one:
+            header, rows = ["what", "value"], [list(pair) for pair in zip(header, rows[0], strict=True)]
+        else:
+            # Too long to stand beside the numbers; search.md has it.
+            header, rows = header[:-1], [row[:-1] for row in rows]
+        for name in header:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        text = io.StringIO()
+        Console(file=text, width=120, force_terminal=False).print(table)
+        # Not as the table's own title, which breaks over the width of a narrow one.
+        return f"{self.title}\n{text.getvalue().rstrip()}"
+
+    def rows(self, outcomes: Sequence[Outcome], with_state: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Header and cells."""
+        metrics = [goal.metric for goal in self.goals]
+        settings = list(dict.fromkeys(key for outcome in self.trials for key in outcome.settings))
+        header = ["trial", *(["state"] if with_state else []), *metrics, *settings, "folder"]
+        rows = [
+            [
+                str(outcome.trial),
+                *([f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state] if with_state else []),
+                *(shown(outcome.values.get(metric, "")) for metric in metrics),
+                *(shown(outcome.settings.get(key, "")) for key in settings),
+                outcome.folder,
+            ]
+            for outcome in outcomes
+        ]
+        return header, rows
+
+
+def shown(value: Any) -> str:
+    """A cell: numbers short enough to compare."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    return str(value)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [list(header), ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]

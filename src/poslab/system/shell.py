@@ -1,0 +1,42 @@
+"""Commands that a person can paste."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def shown_path(path: Path) -> Path:
+    """As short as it can be typed: relative to where the person stands, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def shell_quoted(word: str) -> str:
+    """A word as this system's shell takes it: single quotes are none in Windows' cmd."""
+    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)
+
+
+def program(name: str) -> str:
+    """How to call a program of this environment: by its name, or with a path where the environment is not active."""
+    ours = Path(sys.executable).with_name(name)
+    on_path = shutil.which(name)
+    active = not ours.exists() or (on_path is not None and Path(on_path).parent.samefile(ours.parent))
+    return name if active else shell_quoted(str(shown_path(ours)))
+
+
+def tensorboard_command(folder: Path) -> str:
+    """The command that shows a folder, so that it can be pasted."""
+    return f"{program('tensorboard')} --logdir {shell_quoted(str(folder))}"
+
+
+def commands_for(path: Path) -> list[str]:
+    """The commands that use what a run has learned, so that they can be pasted."""
+    commands = []
+    for name in ("evaluate.py", "generate.py"):
+        # Beside the script that was started; a notebook has none.
+        script = Path(sys.argv[0]).with_name(name)
+        script = shown_path(script) if script.exists() else Path(name)
+        commands.append(f"{program('python')} {shell_quoted(str(script))} {shell_quoted(f'run={path}')}")
+    return commands

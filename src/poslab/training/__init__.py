@@ -1,0 +1,1 @@
+"""One fit: the LightningModule, checkpoints, compiling and the strategies of several devices."""
