@@ -71,14 +71,14 @@ def start(*arguments: str, cwd: Path, own_group: bool = False, **environment: st
     )
 
 
-# For a sitecustomize.py that has defined `patch`: changes the module in which a job trains, once a process loads it.
+# For a sitecustomize.py that has defined `patch`: changes the module of the training loss, once a process loads it.
 WHEN_IT_TRAINS = """
 import importlib.util
 import sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name != "poslab.training.module":
+        if name != "poslab.training.learner":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

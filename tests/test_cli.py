@@ -291,7 +291,7 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     def fail(*args: object) -> None:
         raise RuntimeError("the disk\nis gone")
 
-    monkeypatch.setattr("poslab.training.module.token_loss", fail)
+    monkeypatch.setattr("poslab.training.learner.token_loss", fail)
     said = typed(tmp_path, "hydra.run.dir=run", "diagnostics=none")
     assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
     assert "Traceback" not in capsys.readouterr().out
@@ -331,7 +331,7 @@ def test_the_command_to_go_on_can_be_pasted_where_the_path_has_an_equals_sign(tm
 
 
 def test_preflight_passes_the_default_job(tmp_path: Path):
-    job = preflight(compose(), tmp_path / "run")
+    job = preflight(compose(), tmp_path / "run").job
     assert (job.model.d_model, job.model.n_heads) == (32, 4)
 
 

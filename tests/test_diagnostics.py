@@ -25,7 +25,7 @@ from test_tensorboard import IMAGES, SMALL, read, steps
 
 from poslab.build import build_task
 from poslab.config.schema import DataConfig, checked
-from poslab.data.module import Probe, TaskData
+from poslab.data.module import Probe, SeedData
 from poslab.data.stream import BatchStream
 from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, heads
 from poslab.diagnostics.embedding_gradient import EmbeddingGradient
@@ -42,7 +42,7 @@ from poslab.pictures import gallery as gallery_module
 from poslab.pictures.figures import to_png
 from poslab.positions import LearnedPositionalEmbedding, NoPositions, PositionScheme, SinusoidalPositionalEmbedding
 from poslab.tasks.copy import CopyTask
-from poslab.training.module import CopyModule
+from poslab.training.module import TrainingModule
 
 ONE_EPOCH = (*SMALL, "trainer.max_epochs=1")
 NAMES = sorted({path.stem for path in (CONF / "diagnostics").glob("*.yaml")} - {"all", "none"})
@@ -56,7 +56,7 @@ def a_model(positions: PositionScheme | None = None, context: int = 12) -> TinyA
 def a_probe(length: int = 6) -> Probe:
     task = CopyTask(64, length)
     sizes = DataConfig(batch_size=16, steps_per_epoch=1, val_examples=8, val_batch_size=8, num_workers=0)
-    return TaskData(task, sizes, seed=0, vocab_size=task.vocab_size).probe
+    return SeedData(task, sizes, seed=0, vocab_size=task.vocab_size).probe
 
 
 @torch.no_grad()
@@ -551,7 +551,7 @@ def test_no_process_is_left_by_a_run_that_fails(tmp_path: Path, monkeypatch: pyt
         raise Fails("training")
 
     before = children()
-    monkeypatch.setattr(CopyModule, "training_step", fail)
+    monkeypatch.setattr(TrainingModule, "training_step", fail)
     with pytest.raises(Fails):
         train(tmp_path / "run", *ONE_EPOCH, "diagnostics=[position_table]")
     assert children() == before

@@ -17,7 +17,7 @@ from test_figures import assert_readable, texts
 from test_tensorboard import SMALL, read, steps
 
 from poslab.config.schema import DataConfig
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.diagnostics import Finding, Gallery, Picture, Scalars
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.head_roles import MIXED, HeadRoles, draw_roles, strongest_role
@@ -180,13 +180,13 @@ def models() -> Iterator[LanguageModel]:
     yield TransformerLM(65, 16, 2, 3, 12, positions=ALiBi(2), dropout=0.2)
 
 
-def some_data(task: Task | None = None, n: int = 24) -> TaskData:
+def some_data(task: Task | None = None, n: int = 24) -> SeedData:
     task = task or CopyTask(64, 6)
-    return TaskData(task, DataConfig(batch_size=4, steps_per_epoch=1, val_examples=n, val_batch_size=16, num_workers=0),
+    return SeedData(task, DataConfig(batch_size=4, steps_per_epoch=1, val_examples=n, val_batch_size=16, num_workers=0),
                     seed=0, vocab_size=task.vocab_size)  # fmt: skip
 
 
-def validation_loss(model: LanguageModel, data: TaskData) -> float:
+def validation_loss(model: LanguageModel, data: SeedData) -> float:
     with torch.no_grad():
         found = [score(model(batch.tokens), batch.targets) for batch in data.validation.batches]
     return float(sum(one.loss_sum for one in found) / sum(one.tokens for one in found))
@@ -271,7 +271,7 @@ def test_a_head_that_is_none_is_refused(head: int) -> None:
 
 
 @torch.no_grad()
-def findings(diagnostic: HeadRoles | HeadAblation, model: LanguageModel, data: TaskData) -> list[Finding]:
+def findings(diagnostic: HeadRoles | HeadAblation, model: LanguageModel, data: SeedData) -> list[Finding]:
     return list(diagnostic.look(model.eval(), data.probe))
 
 

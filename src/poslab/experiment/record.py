@@ -188,7 +188,7 @@ class RunRecord:
         lost = self.replicas.diverged()
         if error is None and lost:
             each = "; ".join(f"seed {self.replicas[index].seed}: {self.replicas[index].diverged}" for index in lost)
-            error = f"{len(lost)} of {len(own)} copies diverged; {each}"
+            error = f"{len(lost)} of {len(own)} replicas diverged; {each}"
         return replace(
             own[0],
             status=status,

@@ -28,7 +28,7 @@ def check_memory_of_replicas(job: TrainConfig, task: Task) -> None:
     a_replica += 4 * tokens * (a_token * job.model.n_layers + 2 * vocab_size)
     if job.seeds * a_replica > memory_bytes():
         raise ConfigError(
-            f"seeds={job.seeds} at about {a_replica / 2**20:.0f} MiB a copy does not fit the "
+            f"seeds={job.seeds} at about {a_replica / 2**20:.0f} MiB a replica does not fit the "
             f"{memory_bytes() / 2**30:.1f} GiB of this machine; use at most {int(memory_bytes() // a_replica)}, "
             "in several runs"
         )
@@ -54,6 +54,6 @@ def try_together(job: TrainConfig, task: Task) -> Learner:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"seeds={job.seeds}: this model cannot be trained as copies at once ({reason}); "
+            f"seeds={job.seeds}: these replicas cannot be trained together ({reason}); "
             f"use -m seed={job.seed},{job.seed + 1},... instead"
         ) from error

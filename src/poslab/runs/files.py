@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from poslab.config.schema import TrainConfig
 from poslab.errors import described
@@ -26,6 +26,8 @@ IN_HPARAMS = (
     "parameters/total",
     "neighbour_similarity/offset_1",
 )
+
+Files = TypeVar("Files", bound="RunFiles")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,8 +54,13 @@ class RunFiles:
 
     @classmethod
     def open(
-        cls, job: TrainConfig, overrides: list[str], folder: RunFolder, start: Start, seed_folder: str | None = None
-    ) -> Self:
+        cls: type[Files],
+        job: TrainConfig,
+        overrides: list[str],
+        folder: RunFolder,
+        start: Start,
+        seed_folder: str | None = None,
+    ) -> Files:
         """Open the files of a claimed folder; after a resume they hold what was logged up to the checkpoint.
 
         Args:

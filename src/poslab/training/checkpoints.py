@@ -98,9 +98,10 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
+        # The replicas' own first: a run that is killed in between repeats this epoch and writes them again.
+        self._export(trainer, pl_module)
         # Rank 0 decides for all: only it has the table, and all have to write the same file.
         self._save(trainer, trainer.strategy.broadcast(is_best(self.replicas.means.table)))
-        self._export(trainer, pl_module)
         if trainer.global_step < pl_module.total_steps and self._told(trainer):
             self.hold.deliver()
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
@@ -262,7 +261,7 @@ class TrainingModule(lightning.LightningModule):
             self.replicas.log(values, self.trainer.global_step)
 
 
-def log_scalars(trainer: lightning.Trainer, values: Mapping[str, float], loggers: Sequence[Logger]) -> None:
+def log_scalars(trainer: lightning.Trainer, values: Mapping[str, float], loggers: Sequence[Any]) -> None:
     """Log numbers at the step = optimiser updates so far; only rank 0 does."""
     if trainer.is_global_zero:
         for logger in loggers:
