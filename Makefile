@@ -34,12 +34,12 @@ train: $(VENV)/.installed
 
 # Two workers: the tests run torch on one thread.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not faults"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults" --ignore=tests/slow
 
-# All of them, or some: make test-slow SLOW=tests/test_search.py
-SLOW ?=
+# All of them, or some: make test-slow SLOW=tests/slow/search
+SLOW ?= tests/slow
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not faults" $(SLOW)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW)
 
 # Other points at each call; FAULTS_SEED=N repeats those of the call that has printed N.
 ifndef FAULTS_SEED

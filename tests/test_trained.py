@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, train
-from test_cli import WATCHED, seconds_of_children
 
 from poslab.errors import ConfigError
 from poslab.system.shell import commands_for
 from poslab.tasks.copy import CopyTask
 from poslab.trained import load
+from support.commands import WATCHED, seconds_of_children
+from support.paths import ROOT
+from support.runs import train
 
 SMALL = (
     *("task.n_symbols=10", "task.length=3", "data.steps_per_epoch=4", "trainer.max_epochs=2", "data.val_examples=50"),

@@ -12,7 +12,8 @@ import pytest
 import torch
 import yaml
 from harness import ROOT, RUN, Server
-from test_cli import typed
+
+from support.commands import typed
 
 QUIET = (*RUN, "logger=none", "diagnostics=none")
 SOURCES = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
