@@ -51,5 +51,11 @@ ALONE = covering_rows(QUICK_ONES, set().union(*map(pairs_of, QUICK_ONES)))
 """Rows for one process without a compiler."""
 REST = covering_rows(ALL, all_pairs() - set().union(*map(pairs_of, ALONE)))
 """Rows that start ranks or a compiler."""
-QUICK = ("trainer.max_steps=3", "trainer.accelerator=cpu", "data.steps_per_epoch=2", "data.val_examples=8")
+QUICK = (
+    "trainer.max_steps=3",
+    "trainer.log_every_n_steps=1",
+    "trainer.accelerator=cpu",
+    "data.steps_per_epoch=2",
+    "data.val_examples=8",
+)
 QUIET = ("diagnostics=none", "logger=none", "model.d_model=8", "model.n_heads=2")

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import poslab.training.learner
 import poslab.training.module
 from poslab.build import build_model, build_task
-from poslab.config.schema import checked
+from poslab.config.schema import TrainConfig, checked
 from poslab.data.module import SeedData
 from poslab.data.stream import BatchStream
 from poslab.errors import DivergedError
@@ -124,7 +124,7 @@ def test_a_run_is_what_a_plain_loop_computes(
     batches = BatchStream(task, 5, "train", 16, model.vocab_size)
     losses, norms, rates = [], [], []
     for step in range(40):
-        tokens, targets = batches[step]
+        tokens, targets = batches.batch(step)
         optimizer.param_groups[0]["lr"] = full_rate * factor(step)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens).transpose(1, 2), targets, ignore_index=-100)
@@ -166,7 +166,7 @@ def test_the_numbers_at_a_step_describe_the_model_after_so_many_updates(tmp_path
     job = checked(compose(*SMALL))
     torch.manual_seed(0)
     model = build_model(job, build_task(job))
-    tokens, targets = BatchStream(build_task(job), 0, "train", 16, 65)[0]
+    tokens, targets = BatchStream(build_task(job), 0, "train", 16, 65).batch(0)
     logged = columns(tmp_path)
     assert logged["train/loss"][0] == pytest.approx(token_loss(model(tokens), targets).item(), rel=1e-5)
     assert set(logged["train/loss"]) == set(range(40))
@@ -194,11 +194,15 @@ def test_the_rate_by_hand(warmup: int, decay: str, total: int, wanted: list[floa
     assert [factor(step) for step in range(len(wanted))] == pytest.approx(wanted, abs=1e-12)
 
 
+def a_module(job: TrainConfig, folder: Path) -> TrainingModule:
+    only = Replica(job=job, overrides=[], folder=RunFolder(folder), table=MetricsTable(folder), board=None)
+    return TrainingModule(build_learner(job, build_task(job)), Replicas([only], only), job.optimizer, 10)
+
+
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
-def test_the_named_algorithm_is_used_with_its_values(name: str, kind: type):
+def test_the_named_algorithm_is_used_with_its_values(name: str, kind: type, tmp_path: Path):
     job = checked(compose(f"optimizer={name}", "optimizer.lr=0.3", "optimizer.betas=[0.1,0.2]"))
-    learner = build_learner(job, build_task(job))
-    module = TrainingModule(learner, Replicas([], None), job.optimizer, 10)
+    module = a_module(job, tmp_path)
     optimizer = module.configure_optimizers()
     assert type(optimizer) is kind  # in torch an AdamW is an Adam
     (group,) = optimizer.param_groups
@@ -413,11 +417,10 @@ def test_a_validation_that_is_no_number_never_becomes_the_best(tmp_path: Path, m
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_only_finite_losses_leave_a_replica_active(value: float, tmp_path: Path):
     job = checked(compose(*SMALL))
-    only = Replica(job=job, overrides=[], folder=RunFolder(tmp_path), table=MetricsTable(tmp_path), board=None)
-    module = TrainingModule(build_learner(job, build_task(job)), Replicas([only], only), job.optimizer, 1)
+    module = a_module(job, tmp_path)
     module._trainer = SimpleNamespace(global_step=3)  # type: ignore[assignment]
     module._freeze("val/loss", [1e30])
-    assert only.diverged is None
+    assert module.replicas.active() == [0]
     with pytest.raises(DivergedError, match=r"val/loss is .* at step 3"):
         module._freeze("val/loss", [value])
 
