@@ -88,6 +88,13 @@ class Diagnostic(Callback):
         """
         return
 
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        """The tags of the scalars that this diagnostic logs in a run of this task and model.
+
+        A search accepts these names as objectives without training a model first.
+        """
+        return []
+
     @abstractmethod
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         """What there is to see now.

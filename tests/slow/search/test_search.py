@@ -22,14 +22,12 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.runs.result import stored_status
 from poslab.sweeps.grid import job_label
 from poslab.sweeps.plan import Job
 from poslab.sweeps.sweep import Sweep
 from support.commands import start
-from support.configs import compose
 from support.paths import ROOT
 
 optuna = pytest.importorskip("optuna", reason="the extra [optuna] is not installed")
@@ -38,7 +36,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa:
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
 from optuna.trial import TrialState  # noqa: E402
 
-from poslab.sweeps.search.objectives import metric_names  # noqa: E402
 from poslab.sweeps.search.options import open_storage  # noqa: E402
 from poslab.sweeps.search.pruning import PRUNING_FILE  # noqa: E402
 from poslab.sweeps.search.space import literal, parameter_of  # noqa: E402
@@ -84,17 +81,6 @@ class PlayedLauncher(Launcher):
         return []
 
 
-NAMES: dict[str, set[str]] = {}
-
-
-def names_once(job: TrainConfig) -> set[str]:
-    """The names of a job's metrics, looked for once per position scheme."""
-    scheme = job.pos["_target_"]
-    if scheme not in NAMES:
-        NAMES[scheme] = metric_names(job)
-    return NAMES[scheme]
-
-
 def known_job(sweep: Sweep, overrides: list[str], varying: set[str]) -> Job:
     """A job as `Sweep` makes it, without the tenth of a second that Hydra takes to compose it."""
     if "model.n_heads=3" in overrides:
@@ -131,7 +117,6 @@ class Console:
         with self.monkeypatch.context() as patch, contextlib.chdir(self.cwd):
             patch.setattr(Plugins, "instantiate_launcher", lambda *_, **__: self.launchers[-1])
             patch.setattr("poslab.comparison.write_comparison", lambda *_: None)
-            patch.setattr("poslab.sweeps.search.objectives.metric_names", names_once)
             patch.setattr(Sweep, "_job", known_job)
             patch.setattr(sys, "argv", ["train.py", *OPTUNA, *arguments])
             patch.setenv("HYDRA_FULL_ERROR", "0")
@@ -224,13 +209,6 @@ def test_a_range_that_is_none_is_refused(typed: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:
         distribution(typed)
     assert str(refused.value).startswith(typed)
-
-
-@pytest.mark.parametrize("overrides", [("pos=sinusoidal", *QUICK), ("pos=none", "diagnostics=all", *QUICK[:2])])
-def test_the_names_offered_are_those_of_a_real_result(overrides: tuple[str, ...], finished_runs) -> None:
-    result = json.loads((finished_runs(*overrides) / "result.json").read_text())
-    names = {*result["metrics"], *(f"parameters/{part}" for part in result["parameters"]), "seconds"}
-    assert metric_names(checked(compose(*overrides))) == names
 
 
 def test_every_kind_of_setting_is_searched(console: Console) -> None:

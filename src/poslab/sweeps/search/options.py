@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optuna
@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
 
 from poslab.errors import ConfigError
+from poslab.sweeps.search.objectives import Objective
 from poslab.sweeps.search.space import Parameter
 
 JOURNAL_FILE = "study.journal"
@@ -27,16 +28,6 @@ PRUNERS: dict[str, type[BasePruner]] = {
     "halving": SuccessiveHalvingPruner,
 }
 DIRECTIONS = ("minimize", "maximize")
-
-
-class Objective(NamedTuple):
-    """One number of ``result.json``, and which way it is better."""
-
-    metric: str
-    direction: str
-
-    def __str__(self) -> str:
-        return f"{self.metric} ({self.direction})"
 
 
 @dataclass(kw_only=True)
