@@ -45,6 +45,7 @@ from poslab.tasks import Task
 from poslab.training.bundle import BundleModule
 from poslab.training.checkpoints import room_for
 from poslab.training.module import CopyModule, TrainingModule
+from poslab.training.ranks import local_ranks
 from poslab.training.replicas import Copies, build_stack, open_copies
 
 log = logging.getLogger(__name__)
@@ -145,23 +146,15 @@ def train(
             data = BundleData(task, job.data, seeds, model.vocab_size, one_shape=job.compile)
         if not is_second_rank():
             folder.check_writable(room_for(job, model))
-        trainer = build_trainer(
-            job,
-            folder,
-            table,
-            board,
-            brief,
-            copies,
-            hold,
-            start,
-            partial(record_lost_rank, job, folder, table),
-            callbacks,
-        )
-        device = device_name(trainer.strategy.root_device)
-        announce(job, folder, start, overrides if brief else None)
-        if board is not None and (start.checkpoint is None or start.elsewhere):
-            board.log_markdown("config", config_text(job), 0)
-        trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
+        with local_ranks(
+            folder.path, job.trainer.devices, job.trainer.strategy, partial(record_lost_rank, job, folder, table)
+        ):
+            trainer = build_trainer(job, folder, table, board, brief, copies, hold, start, callbacks)
+            device = device_name(trainer.strategy.root_device)
+            announce(job, folder, start, overrides if brief else None)
+            if board is not None and (start.checkpoint is None or start.elsewhere):
+                board.log_markdown("config", config_text(job), 0)
+            trainer.fit(module, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         close_gallery(trainer)
         status = "completed"
     except PrunedError as pruned:

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -26,9 +26,7 @@ from poslab.system.signals import Hold
 from poslab.training.checkpoints import Checkpoints, DurableFiles
 from poslab.training.exports import CopyExports
 from poslab.training.replicas import Copies
-from poslab.training.strategies import Agreement, SharedLook, build_strategy
-
-log = logging.getLogger(__name__)
+from poslab.training.strategies import GatherModel, SameRunCheck, build_strategy
 
 FROM_THE_BEGINNING = Start(None)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
@@ -43,14 +41,13 @@ def build_trainer(
     copies: Copies | None = None,
     hold: Hold | None = None,
     start: Start = FROM_THE_BEGINNING,
-    on_lost: Callable[[str], None] = log.error,
     more_callbacks: Sequence[Callback] = (),
 ) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
     agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
     callbacks: list[Callback] = [EpochLines(table)]
     if job.trainer.strategy != "auto":
-        callbacks = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), *callbacks]
+        callbacks = [SameRunCheck(agreed), GatherModel(only_end=not job.diagnostics), *callbacks]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief)
@@ -79,7 +76,7 @@ def build_trainer(
         accelerator=job.trainer.accelerator,
         devices=job.trainer.devices,
         num_nodes=job.trainer.num_nodes,
-        strategy=build_strategy(job, folder.path, on_lost),
+        strategy=build_strategy(job),
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
         # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
         max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
