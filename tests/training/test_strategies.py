@@ -1,9 +1,6 @@
 """Runs of several processes, as far as one process can tell: who is who, what is refused, how a lost one is noticed."""
 
 import json
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +14,14 @@ from poslab.build import build_task
 from poslab.cli import console as cli
 from poslab.config.schema import checked
 from poslab.data.stream import BatchStream
-from poslab.errors import ConfigError, LostRankError
+from poslab.errors import ConfigError
+from poslab.preflight.ranks import check_ranks
 from poslab.system import ranks
 from poslab.system.devices import check_device
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch
-from poslab.training import strategies
-from poslab.training.strategies import Agreement, RankLauncher, same_command
+from poslab.training.ranks import same_command
+from poslab.training.strategies import SameRunCheck, same_command
 from support.commands import start, typed
 from support.configs import CHOICES, compose
 from support.runs import train
@@ -64,7 +62,7 @@ def put(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
 def test_the_number_of_a_rank(environment: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks.rank(environment) == rank
     put(monkeypatch, environment)
-    assert ranks.is_second_rank() is (rank > 0)
+    assert ranks.is_rank_zero() is (rank == 0)
 
 
 NAMED, BY_TIME = "outputs/runs/mine", "outputs/runs/${run_name:${seed}}"
@@ -97,10 +95,10 @@ def test_processes_that_do_not_fit_the_job_are_refused(
     put(monkeypatch, environment)
     job = checked(compose(*overrides.split()))
     if reason is None:
-        ranks.check_ranks(job, folder)
+        check_ranks(job, folder)
     else:
         with pytest.raises(ConfigError, match=reason):
-            ranks.check_ranks(job, folder)
+            check_ranks(job, folder)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -137,10 +135,10 @@ def test_a_sweep_is_started_once(environment: dict[str, str], tmp_path: Path, mo
 def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    check_device(checked(compose("trainer=ddp")))
-    check_device(checked(compose("trainer=ddp", "trainer.devices=4", "trainer.accelerator=cpu")))
+    check_device("auto", 2)
+    check_device("cpu", 4)
     with pytest.raises(ConfigError, match=r"trainer\.devices=4, but torch sees 2 on this machine; use at most 2"):
-        check_device(checked(compose("trainer=ddp", "trainer.devices=4")))
+        check_device("auto", 4)
 
 
 @pytest.mark.parametrize("task", [choice for group, choice in CHOICES if group == "task"])
@@ -197,70 +195,13 @@ def test_the_log_is_the_first_rank_s_and_another_one_s_errors_have_a_file(
     assert capsys.readouterr().out == "step 1\ntrouble\n"
 
 
-# Never joins: the first rank's own environment is not asked for more.
-ENVIRONMENT: Any = SimpleNamespace(
-    creates_processes_externally=False,
-    main_address="127.0.0.1",
-    main_port=29400,
-    node_rank=lambda: 0,
-    local_rank=lambda: 0,
-    validate_settings=lambda **numbers: None,
-)
-
-
-def launcher_with(
-    monkeypatch: pytest.MonkeyPatch, code: str, on_lost: Callable[[str], None], folder: Path
-) -> RankLauncher:
-    monkeypatch.setattr(strategies, "same_command", lambda folder: [sys.executable, "-c", code])
-    for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.setenv(name, "")  # so that what the launcher sets is taken back
-    return RankLauncher(ENVIRONMENT, 2, 1, folder=folder, on_lost=on_lost)
-
-
-def test_a_rank_that_is_gone_is_named_instead_of_the_broken_connection(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    launcher = launcher_with(monkeypatch, "raise SystemExit(3)", pytest.fail, tmp_path)
-
-    def train_until_the_connection_breaks() -> None:
-        raise RuntimeError("Connection closed by peer")
-
-    with pytest.raises(LostRankError, match=r"rank 1 \(process \d+\) ended with exit code 3"):
-        launcher.launch(train_until_the_connection_breaks)
-
-
-def test_an_error_of_its_own_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    launcher = launcher_with(monkeypatch, "raise SystemExit(0)", pytest.fail, tmp_path)
-
-    def fail() -> None:
-        raise RuntimeError("the disk is full")
-
-    with pytest.raises(RuntimeError, match="the disk is full"):
-        launcher.launch(fail)
-
-
-def test_a_first_rank_that_would_wait_for_ever_says_so_and_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As it does on GPUs, where a collective operation with a dead process neither ends nor raises."""
-    ended, said = threading.Event(), []
-    monkeypatch.setattr(strategies, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(strategies.os, "_exit", lambda code: (said.append(code), ended.set()))
-    monkeypatch.setattr(strategies.logging, "shutdown", lambda: None)
-    launcher = launcher_with(monkeypatch, "raise SystemExit(3)", said.append, tmp_path)
-    assert launcher.launch(ended.wait, 30)
-    reason, code = said
-    assert reason.endswith("ended with exit code 3")
-    assert code == 1
-
-
 @pytest.mark.usefixtures("as_shipped")
 def test_ranks_that_were_given_different_runs_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     def gather(runs: list[Any], own: Any) -> None:
         runs[:] = [own, {**own, "its folder": "elsewhere"}]
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    agreement = Agreement({"the job": "abc", "its folder": "here"})
+    agreement = SameRunCheck({"the job": "abc", "its folder": "here"})
     agreement.setup(SimpleNamespace(world_size=1), None, "fit")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="its folder is here for rank 0 and elsewhere for rank 1"):
         agreement.setup(SimpleNamespace(world_size=2), None, "fit")  # type: ignore[arg-type]

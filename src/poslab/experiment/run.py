@@ -22,6 +22,7 @@ from poslab.tasks import Task
 from poslab.training.checkpoints import room_for
 from poslab.training.learners import Prepared, prepare
 from poslab.training.module import TrainingModule
+from poslab.training.ranks import local_ranks
 
 
 def run(
@@ -83,11 +84,12 @@ def train(
         job.trainer.gradient_clip_norm,
         model_settings(job),
     )
-    trainer = build_trainer(job, record, callbacks)
-    record.watch(task, module, trainer)
-    torch.manual_seed(job.seed)
-    learner.begin()
-    trainer.fit(module, datamodule=data, ckpt_path=record.start.checkpoint, weights_only=True)
+    with local_ranks(record.folder.path, job.trainer.devices, job.trainer.strategy, record.lost_rank):
+        trainer = build_trainer(job, record, callbacks)
+        record.watch(task, module, trainer)
+        torch.manual_seed(job.seed)
+        learner.begin()
+        trainer.fit(module, datamodule=data, ckpt_path=record.start.checkpoint, weights_only=True)
     close_gallery(trainer)
 
 

@@ -21,7 +21,7 @@ from poslab.experiment.record import RunRecord
 from poslab.experiment.report import EpochLines
 from poslab.pictures.gallery import Gallery, close_gallery
 from poslab.training.checkpoints import Checkpoints, DurableFiles
-from poslab.training.strategies import Agreement, SharedLook, build_strategy
+from poslab.training.strategies import GatherModel, SameRunCheck, build_strategy
 
 __all__ = ["build_trainer", "close_gallery", "quieten"]
 
@@ -40,7 +40,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
             "its folder": str(folder.path.absolute()),
             "the step to go on from": record.start.step,
         }
-        callbacks = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), *callbacks]
+        callbacks = [SameRunCheck(agreed), GatherModel(only_end=not job.diagnostics), *callbacks]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and record.brief)
@@ -65,7 +65,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
         accelerator=job.trainer.accelerator,
         devices=job.trainer.devices,
         num_nodes=job.trainer.num_nodes,
-        strategy=build_strategy(job, folder.path, record.lost_rank),
+        strategy=build_strategy(job),
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
         # Whole epochs; the module ends the last one where `total_steps` says.
         max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
