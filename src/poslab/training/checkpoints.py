@@ -17,7 +17,7 @@ from poslab.runs.events import event_sizes
 from poslab.runs.folder import RunFolder
 from poslab.runs.table import MetricsTable
 from poslab.system.files import write_atomically
-from poslab.system.signals import Hold
+from poslab.system.signals import DeferredSignals
 from poslab.training.module import TrainingModule
 from poslab.training.payload import export
 from poslab.training.replicas import Replicas
@@ -60,7 +60,7 @@ class Checkpoints(Checkpoint):
         replicas: Replicas,
         settings: Mapping[str, Any],
         before_save: Callable[[lightning.Trainer], None],
-        hold: Hold,
+        hold: DeferredSignals,
         every_n_steps: int | None = None,
         every_minutes: float | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         # Lightning has just put itself there, and would end with exit code 0.
-        self.hold.listen()
+        self.hold.install()
         self._saved_at = time.monotonic()
 
     def on_train_batch_end(
@@ -116,13 +116,13 @@ class Checkpoints(Checkpoint):
 
     def _told(self, trainer: lightning.Trainer) -> bool:
         """Whether this process, or one of the others that train with it, has been told to stop."""
-        told = self.hold.told is not None
+        told = self.hold.pending is not None
         if trainer.world_size == 1:
             return told
         # All of them at the same step, or they would wait for each other.
         told = trainer.strategy.reduce_boolean_decision(told, all=False)
-        if told and self.hold.told is None:
-            self.hold.tell()
+        if told and self.hold.pending is None:
+            self.hold.request_stop()
         return told
 
     def _due(self, trainer: lightning.Trainer, step: int) -> bool:
