@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from poslab.config.overrides import quoted
+from poslab.config.overrides import override
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError, DivergedError, LostRankError
 from poslab.system.ranks import PARENT, started_by_first_rank
@@ -107,7 +107,7 @@ class RankLauncher(_SubprocessScriptLauncher):
 
 def same_command(folder: Path) -> Sequence[str]:
     """The command that started this process, for another rank of the same run."""
-    hydra = [f"hydra.run.dir={quoted(str(folder.absolute()))}", "hydra.output_subdir=null"]
+    hydra = [override("hydra.run.dir", str(folder.absolute())), "hydra.output_subdir=null"]
     return [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:], *hydra]
 
 
