@@ -256,28 +256,6 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text()
 
 
-AWKWARD = [
-    "plain",
-    "with space",
-    "it's",
-    "a=b,c",
-    "back\\slash",
-    "trailing\\",
-    "q\\'uote",
-    'dou"ble',
-    "$HOME `x`!",
-    "~x",
-]
-
-
-@pytest.mark.parametrize("value", AWKWARD)
-def test_a_value_survives_the_override_grammar_and_the_shell(value: str):
-    parser = OverridesParser.create()
-    assert str(parser.parse_override(f"key={cli.quoted(value)}").value()) == value
-    (word,) = shlex.split(cli.pasted("hydra.run.dir", Path(value)))
-    assert str(parser.parse_override(word).value()) == value
-
-
 def test_the_command_to_go_on_can_be_pasted_where_the_path_has_an_equals_sign(tmp_path: Path):
     folder = tmp_path / "epoch=1,step=2 it's"
     result = Result(status="interrupted", seed=0)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from poslab.config.identity import choice_of, flat
 from poslab.config.schema import TrainConfig, checked
 from poslab.experiment.report import final_report
 from poslab.runs.folder import RunFolder
@@ -189,7 +188,6 @@ def test_hparams_name_choices_as_on_the_command_line() -> None:
     assert settings["pos.options"].startswith("base=10000.0, ")
     assert settings["task.options"] == "n_symbols=64, seq_len=12, min_seq_len=None"
     assert not any("_target_" in name for name in settings)
-    assert choice_of("poslab.positions.learned.LearnedPositionalEmbedding") == "learned"
 
 
 def test_hparams_are_the_same_columns_for_every_scheme_and_task() -> None:
@@ -224,14 +222,6 @@ def test_config_text_is_the_whole_configuration() -> None:
     assert read["model"]["d_model"] == 32
     assert read["pos"]["_target_"].startswith("poslab.")
     assert set(read) == {field.name for field in fields(TrainConfig)}
-
-
-def test_flat_keeps_order_and_empty_parts() -> None:
-    assert flat({"a": {"b": 1, "c": {"d": None}}, "e": [1, {"f": 2}], "g": {}}) == {
-        "a.b": 1,
-        "a.c.d": None,
-        "e": [1, {"f": 2}],
-    }
 
 
 def test_epoch_lines_say_the_numbers_of_their_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from poslab.experiment.run import run
 from poslab.pictures import drawing, gallery
 from poslab.runs.files import RunFiles
 from poslab.runs.result import stored_result, stored_status
-from poslab.system.signals import Hold, answer_signals, stopping_signals
+from poslab.system.signals import DeferredSignals, answer_signals, stopping_signals
 from poslab.training.module import TrainingModule
 from support.runs import train
 from support.stopping import (
@@ -197,13 +197,11 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path, monkeypatch: pytest.M
 def test_beside_the_main_thread_nothing_is_touched() -> None:
     seen: list[Any] = []
 
-    def hold() -> None:
-        one = Hold()
-        one.begin()
-        seen.append([signal.getsignal(number) for number in NUMBERS])
-        one.end()
+    def defer() -> None:
+        with DeferredSignals():
+            seen.append([signal.getsignal(number) for number in NUMBERS])
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=defer)
     thread.start()
     thread.join()
     assert seen == [[signal.getsignal(number) for number in NUMBERS]]

@@ -21,7 +21,7 @@ from poslab.system.devices import check_device
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch
 from poslab.training.ranks import same_command
-from poslab.training.strategies import SameRunCheck, same_command
+from poslab.training.strategies import SameRunCheck
 from support.commands import start, typed
 from support.configs import CHOICES, compose
 from support.runs import train

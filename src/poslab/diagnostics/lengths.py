@@ -15,8 +15,9 @@ from poslab.model import LanguageModel
 from poslab.model.attention import MOST_CONTEXT
 from poslab.pictures.figures import TICK_SIZE
 from poslab.pictures.plots import Plot
-from poslab.sizes import TOKEN, memory_bytes
+from poslab.sizes import TOKEN_BYTES
 from poslab.system.files import as_text
+from poslab.system.memory import memory_bytes
 from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
@@ -90,7 +91,7 @@ class Lengths(Diagnostic):
     def check(self, task: Task, max_context_length: int) -> None:
         for length in self._lengths(task):
             n_tokens = task.seq_len_at(length)
-            size = 2 * TOKEN * self.n_examples * n_tokens
+            size = 2 * TOKEN_BYTES * self.n_examples * n_tokens
             # A longer one is out of reach, and never made.
             if n_tokens <= MOST_CONTEXT and size > memory_bytes():
                 raise ValueError(

@@ -25,7 +25,7 @@ from poslab.runs.result import Result, Status
 from poslab.runs.resume import Start, claim, find_start, restore_files
 from poslab.system.devices import device_name
 from poslab.system.shell import shown_path
-from poslab.system.signals import Hold, as_stopped
+from poslab.system.signals import DeferredSignals, as_stopped
 from poslab.system.threads import available_cores
 from poslab.tasks import Task
 from poslab.training.module import TrainingModule
@@ -59,7 +59,7 @@ class RunRecord:
     ) -> None:
         self.job, self.folder, self.start, self.overrides = job, folder, start, [*overrides]
         self.brief, self.started = brief, started
-        self.signals = Hold()
+        self.signals = DeferredSignals()
         self.task: Task | None = None
         self.module: TrainingModule | None = None
         self.trainer: lightning.Trainer | None = None
@@ -223,22 +223,19 @@ def recorded(
     record = RunRecord(job, folder, start, overrides, brief, time.perf_counter() if started is None else started)
     status: Status = "completed"
     error: BaseException | None = None
-    try:
-        record.signals.begin()
-        record.open()
-        yield record
-    except BaseException as raised:
-        status, error = _end_of(raised, folder)
-        if error is not raised:
-            raise error from raised
-        if not isinstance(error, PrunedError):
-            raise
-    finally:
+    with record.signals:
         try:
+            record.open()
+            yield record
+        except BaseException as raised:
+            status, error = _end_of(raised, folder)
+            if error is not raised:
+                raise error from raised
+            if not isinstance(error, PrunedError):
+                raise
+        finally:
             if folder.writes and not isinstance(error, LostFolderError):
                 record.write(status, error)
-        finally:
-            record.signals.end()
 
 
 def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseException]:

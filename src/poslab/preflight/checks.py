@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from poslab.build import build_task, check_model_fits
+from poslab.build import build_task, check_memory, check_model_fits
 from poslab.config.schema import TrainConfig, checked
 from poslab.preflight.compiler import check_compiler
 from poslab.runs.folder import RunFolder
 from poslab.runs.resume import named_checkpoint
-from poslab.sizes import check_memory
 from poslab.system.devices import check_device
 from poslab.system.startup import quick_imports
 from poslab.tasks import Task
@@ -72,9 +71,8 @@ def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Le
         check_model_fits(job, task)
         check_memory(job, task)
         from poslab.diagnostics import check_diagnostics
-        from poslab.preflight.replicas import check_memory_of_replicas, try_together
+        from poslab.preflight.replicas import try_together
         from poslab.training.learners import build_learner
-    check_memory_of_replicas(job, task)
     check_diagnostics(job.diagnostics, task, job.model.max_context_length or task.seq_len)
     small = replace(job, seeds=min(job.seeds, most_replicas))
     return build_learner(job, task) if job.seeds == 1 else try_together(small, task)

@@ -1,4 +1,4 @@
-"""When a run saves itself and how: after every epoch, in a long one every so often, and when it is told to stop."""
+"""When a run saves its checkpoints: after every epoch, within one at an interval, and on a signal to stop."""
 
 import io
 import time
@@ -17,7 +17,7 @@ from poslab.runs.events import event_sizes
 from poslab.runs.folder import RunFolder
 from poslab.runs.table import MetricsTable
 from poslab.system.files import write_atomically
-from poslab.system.signals import Hold
+from poslab.system.signals import DeferredSignals
 from poslab.training.module import TrainingModule
 from poslab.training.payload import export
 from poslab.training.replicas import Replicas
@@ -49,7 +49,7 @@ class Checkpoints(Checkpoint):
         replicas: of the run.
         settings: that decide its result, flat; every checkpoint holds them.
         before_save: called with the Trainer before each checkpoint is written.
-        hold: keeps the signals that tell it to stop.
+        signals: those that ask the run to stop.
         every_n_steps: updates from one checkpoint within an epoch to the next; None for none.
         every_minutes: the same by the clock.
     """
@@ -60,7 +60,7 @@ class Checkpoints(Checkpoint):
         replicas: Replicas,
         settings: Mapping[str, Any],
         before_save: Callable[[lightning.Trainer], None],
-        hold: Hold,
+        signals: DeferredSignals,
         every_n_steps: int | None = None,
         every_minutes: float | None = None,
     ) -> None:
@@ -68,18 +68,18 @@ class Checkpoints(Checkpoint):
         self.replicas = replicas
         self.settings = dict(settings)
         self.before_save = before_save
-        self.hold = hold
+        self.signals = signals
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
         self._saved_at = time.monotonic()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        # Nothing has been trained that could be lost.
-        self.hold.deliver()
+        # A signal before the first step loses no training.
+        self.signals.deliver()
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        # Lightning has just put itself there, and would end with exit code 0.
-        self.hold.listen()
+        # Lightning has just installed a handler that would end the process with exit code 0.
+        self.signals.install()
         self._saved_at = time.monotonic()
 
     def on_train_batch_end(
@@ -88,13 +88,13 @@ class Checkpoints(Checkpoint):
         assert isinstance(pl_module, TrainingModule)
         step = trainer.global_step
         if batch_idx + 1 == trainer.num_training_batches or step == pl_module.total_steps:
-            # The validation comes now, and then this epoch's checkpoint.
+            # The epoch's checkpoint follows, after its validation.
             return
-        told = self._told(trainer)
-        if told or self._due(trainer, step):
+        asked = self._stop_asked(trainer)
+        if asked or self._due(trainer, step):
             self._save(trainer)
-        if told:
-            self.hold.deliver()
+        if asked:
+            self.signals.deliver()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
@@ -102,28 +102,28 @@ class Checkpoints(Checkpoint):
         self._export(trainer, pl_module)
         # Rank 0 decides for all: only it has the table, and all have to write the same file.
         self._save(trainer, trainer.strategy.broadcast(is_best(self.replicas.means.table)))
-        if trainer.global_step < pl_module.total_steps and self._told(trainer):
-            self.hold.deliver()
+        if trainer.global_step < pl_module.total_steps and self._stop_asked(trainer):
+            self.signals.deliver()
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # A run that goes on from here does not look again at what was seen here: first the numbers are written.
+        # A run that resumes here does not log these numbers again, so they are written first.
         for files in self.replicas.all_files():
             files.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["run"] = {"settings": self.settings, "events": event_sizes(self.folder.path)}
 
-    def _told(self, trainer: lightning.Trainer) -> bool:
-        """Whether this process, or one of the others that train with it, has been told to stop."""
-        told = self.hold.told is not None
+    def _stop_asked(self, trainer: lightning.Trainer) -> bool:
+        """Whether a signal has asked any rank to stop."""
+        asked = self.signals.pending is not None
         if trainer.world_size == 1:
-            return told
-        # All of them at the same step, or they would wait for each other.
-        told = trainer.strategy.reduce_boolean_decision(told, all=False)
-        if told and self.hold.told is None:
-            self.hold.tell()
-        return told
+            return asked
+        # All ranks stop at the same step: one that went on would wait for the others.
+        asked = trainer.strategy.reduce_boolean_decision(asked, all=False)
+        if asked and self.signals.pending is None:
+            self.signals.request_stop()
+        return asked
 
     def _due(self, trainer: lightning.Trainer, step: int) -> bool:
         due = self.every_n_steps is not None and step % self.every_n_steps == 0
@@ -134,12 +134,12 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: lightning.Trainer, is_best: bool = False) -> None:
         if not self.folder.taken():
-            # It would be made again, with a checkpoint that no configuration belongs to.
+            # Saving would make the folder again, without a configuration.
             raise self.folder.lost()
         self.before_save(trainer)
         best, last = (self.folder.checkpoints / f"{name}.ckpt" for name in ("best", "last"))
         trainer.save_checkpoint(best if is_best else last)
-        # The best one first: a run that is killed between the two goes on from there.
+        # The best one first: a run that is killed between the two resumes from it.
         if is_best and trainer.is_global_zero:
             write_atomically(last, best.read_bytes(), durable=True)
         self._saved_at = time.monotonic()

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
-from poslab.config.overrides import quoted
+from poslab.config.overrides import override
 from poslab.errors import ConfigError, DivergedError, LostRankError
 from poslab.system.ranks import PARENT, started_by_first_rank, starts_other_ranks
 from poslab.system.threads import available_cores
@@ -77,7 +77,7 @@ def meeting_point(devices: int) -> dict[str, str]:
 
 def same_command(folder: Path) -> Sequence[str]:
     """The command that started this process, for another rank of the same run."""
-    hydra = [f"hydra.run.dir={quoted(str(folder.absolute()))}", "hydra.output_subdir=null"]
+    hydra = [override("hydra.run.dir", str(folder.absolute())), "hydra.output_subdir=null"]
     return [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:], *hydra]
 
 
