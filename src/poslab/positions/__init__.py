@@ -1,4 +1,4 @@
-"""Position schemes: one file each, all behind the interface in `base`."""
+"""Position schemes, one file each; all implement the interface in `base`."""
 
 from poslab.positions.alibi import ALiBi
 from poslab.positions.base import PositionScheme
