@@ -200,7 +200,7 @@ def test_a_scheme_without_an_end_writes_on_and_a_table_says_why_not(
     endless, table = finished_runs(*SMALL, "pos=alibi", "task.eos=true"), finished_runs(*SMALL)
     five = "prompt=1 2 3 4 5"
     said = use("generate.py", tmp_path, f"run={endless}", five)
-    assert re.search(r"need a context of 11 tokens, but the model's holds 7\b.*longer context", said)
+    assert re.search(r"need a context of 11 tokens, but the model has a context of 7\b.*longer context", said)
     assert use("generate.py", tmp_path, f"run={endless}", five, "context=11") is None
     said = lines_of(capsys.readouterr().out)
     assert len(said["answer"].split()) == 6
@@ -334,12 +334,12 @@ def test_what_cannot_be_used_is_refused_in_one_line(script: str, arguments: list
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [
-        ("generate.py", ["prompt=1 2 99"], "'99' is no token of this task; there are: 0, 1, "),
+        ("generate.py", ["prompt=1 2 99"], "'99' is not a token of this task; the tokens are: 0, 1, "),
         ("generate.py", ["prompt=1", "2", "3"], "'2' is no key=value; put double quotes around a value with spaces"),
         ("generate.py", ["prompt= "], "prompt= is empty"),
         ("generate.py", ["prompt=1 2 SEP 1 2"], "leaves nothing to answer"),
         ("generate.py", ["promt=1 2"], "unknown key 'promt'; did you mean 'prompt'"),
-        ("generate.py", ["prompt=1 2 3", "max_new_tokens=4"], r"4 tokens and 4 new ones need a context of 7.* holds 6"),
+        ("generate.py", ["prompt=1 2 3", "max_new_tokens=4"], r"4 tokens and 4 new ones need a context of 7.* of 6"),
         ("generate.py", ["max_new_tokens=0"], "max_new_tokens=0 must be a whole number of at least 1"),
         ("generate.py", ["context=3"], "context=3 is below the model's 6; leave it out"),
         ("generate.py", ["context=4000000000"], "max_context_length 4000000000 must be at least 1 and at most 32768"),

@@ -185,13 +185,13 @@ def test_layers_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_are_made_for_looks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordered: list[Any]) -> None:
     """Training and validation stay on the fused kernel; a look takes one sequence, without gradient."""
     made: list[tuple[int, bool, bool]] = []
-    real = MultiHeadSelfAttention._mix_in_the_open
+    real = MultiHeadSelfAttention._attend_with_weights
 
     def watch(self: MultiHeadSelfAttention, q: torch.Tensor, *rest: Any) -> Any:
         made.append((q.shape[0], torch.is_grad_enabled(), self.training))
         return real(self, q, *rest)
 
-    monkeypatch.setattr(MultiHeadSelfAttention, "_mix_in_the_open", watch)
+    monkeypatch.setattr(MultiHeadSelfAttention, "_attend_with_weights", watch)
     train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
     assert made == [(1, False, False)] * 4
     assert [step for tag, step, _ in ordered if tag == "heads/layer_0"] == [0, 3, 6, 9]

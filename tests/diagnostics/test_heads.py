@@ -99,7 +99,7 @@ def test_a_prompt_is_completed_as_a_row_of_the_task(task, prompt: str, tokens: l
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ("3 x 4", r"diagnostics\.heads: 'x' is no token of this task; there are: 0, 1, .*, SEP"),
+        ("3 x 4", r"diagnostics\.heads: 'x' is not a token of this task; the tokens are: 0, 1, .*, SEP"),
         (
             "1 2 3 4 5 6 7",
             r"diagnostics\.heads: prompt '1 2 3 4 5 6 7' and the answer to it are 14 tokens, longer than "

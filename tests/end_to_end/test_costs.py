@@ -128,14 +128,14 @@ def test_weights_are_made_for_the_probe_and_never_in_a_training_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: Counter[tuple[int, bool]] = Counter()
-    mix = MultiHeadSelfAttention._mix_in_the_open
+    mix = MultiHeadSelfAttention._attend_with_weights
 
     def noted(self: MultiHeadSelfAttention, q: torch.Tensor, *rest: Any) -> Any:
         mixed, weights = mix(self, q, *rest)
         made[len(q), torch.is_grad_enabled() or weights.requires_grad] += 1
         return mixed, weights
 
-    monkeypatch.setattr(MultiHeadSelfAttention, "_mix_in_the_open", noted)
+    monkeypatch.setattr(MultiHeadSelfAttention, "_attend_with_weights", noted)
     train(tmp_path, "data.steps_per_epoch=4", "trainer.max_epochs=2", "data.val_examples=200", "logger=none")
     # The map of one sequence and the roles over 16, at the start and after each epoch, without a gradient.
     assert made == {(1, False): 3, (16, False): 3}

@@ -15,7 +15,7 @@ from poslab import (
     count_parameters,
     neighbour_cosine_curve,
 )
-from poslab.positions import NoPositions, lesson_scheme
+from poslab.positions import NoPositions, default_scheme
 
 TABLES = [LearnedPositionalEmbedding, SinusoidalPositionalEmbedding]
 quick = settings(deadline=None, max_examples=100, derandomize=True)
@@ -161,7 +161,7 @@ def test_fresh_learned_neighbour_cosine_has_the_expected_spread(rows: int, width
 
 
 def test_the_lesson_uses_a_learned_table() -> None:
-    scheme = lesson_scheme(12, 8)
+    scheme = default_scheme(12, 8)
     assert isinstance(scheme, LearnedPositionalEmbedding)
     assert (scheme.max_context_length, scheme.d_model) == (12, 8)
 

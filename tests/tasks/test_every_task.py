@@ -306,7 +306,7 @@ def test_labels_are_short_and_tell_tokens_apart(options: dict):
     names = labels(task, np.arange(task.vocab_size))
     assert len(set(names)) == task.vocab_size
     assert all(1 <= len(name) <= 6 for name in names)
-    with pytest.raises(ValueError, match=r"'SEPP' is no token of this task; there are: .*\d"):
+    with pytest.raises(ValueError, match=r"'SEPP' is not a token of this task; the tokens are: .*\d"):
         task.encode(f"{names[0]} SEPP")
 
 

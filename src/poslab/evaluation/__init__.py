@@ -1,1 +1,1 @@
-"""From a model and batches to numbers and tokens."""
+"""Evaluate a model: scores, scores by length, roles of heads, and generated tokens."""

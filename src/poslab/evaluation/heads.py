@@ -1,4 +1,4 @@
-"""What each attention head does, by its weights, and what the loss costs without it."""
+"""Measure each attention head: its roles, from its attention weights, and the loss without its output."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +17,23 @@ ROLES = ("previous_token", "first_token", "self", "uniform", "copy")
 
 
 class RoleSums(NamedTuple):
-    """Sums over rows of weights, so that batches add up to exact means; roles in the order of `ROLES`."""
+    """Sums over the rows of attention weights, from which means over several batches are exact.
+
+    Attributes:
+        sums: per role, in the order of `ROLES`, and head.
+        counts: number of rows that count for each role.
+    """
 
     sums: Float64[Tensor, "roles h"]
     counts: Float64[Tensor, " roles"]
 
 
 def role_sums(weights: Float[Tensor, "b h t t"], answer_cells: Bool[Tensor, "b t t"]) -> RoleSums:
-    """What `mean_roles` needs of one batch; see `head_roles`."""
+    """Sum the roles of each head over one batch, for `mean_roles`; arguments as in `head_roles`."""
     batch, _, n_tokens, _ = weights.shape
     cells = answer_cells.to(weights.device)
     entropies, on_answers = [], []
-    # By blocks of queries: with a long context the products are as large as the weights themselves.
+    # In blocks of queries: the products need as much memory as the weights.
     for rows, marked in zip(weights.split(QUERIES_AT_ONCE, dim=2), cells.split(QUERIES_AT_ONCE, dim=1), strict=True):
         entropies.append(torch.special.entr(rows).sum(-1))
         on_answers.append((rows * marked[:, None]).sum(-1))
@@ -47,9 +52,9 @@ def role_sums(weights: Float[Tensor, "b h t t"], answer_cells: Bool[Tensor, "b t
 
 
 def mean_roles(batches: Iterable[RoleSums]) -> dict[str, Float64[Tensor, " h"]]:
-    """The roles (H,) of every head over all these batches together; see `head_roles`."""
+    """The roles (H,) of every head over all batches together, as defined in `head_roles`."""
     sums, counts = (torch.stack(list(parts)).sum(0) for parts in zip(*batches, strict=True))
-    # A role that no row can show is not played; and rounding must not leave the range.
+    # A role without rows is 0. The clamp removes rounding errors outside [0, 1].
     means = (sums / counts.clamp_min(1)[:, None]).clamp(0.0, 1.0)
     return dict(zip(ROLES, means, strict=True))
 
@@ -57,51 +62,49 @@ def mean_roles(batches: Iterable[RoleSums]) -> dict[str, Float64[Tensor, " h"]]:
 def head_roles(
     weights: Float[Tensor, "b h t t"], answer_cells: Bool[Tensor, "b t t"]
 ) -> dict[str, Float64[Tensor, " h"]]:
-    """How far each head plays each role, in [0, 1], over all rows of all sequences.
+    """Measure how much each head plays each role, in [0, 1], as means over all rows of all sequences.
 
-    - ``previous_token``: mean of ``w[t, t-1]`` over ``t >= 1``, for the first token has none before it;
-    - ``first_token``: mean of ``w[t, 0]`` over every ``t``;
-    - ``self``: mean of ``w[t, t]`` over every ``t``;
-    - ``uniform``: mean over ``t >= 1`` of the row's entropy divided by ``log(t + 1)``, the most it can be; the first
-      row has a single weight and nothing to spread;
-    - ``copy``: mean weight on the places that hold the token to be named, a row's ``answer_cells`` together, over the
-      rows that have any.
+    - ``previous_token``: mean of ``w[t, t-1]`` over ``t >= 1``;
+    - ``first_token``: mean of ``w[t, 0]`` over all ``t``;
+    - ``self``: mean of ``w[t, t]`` over all ``t``;
+    - ``uniform``: mean over ``t >= 1`` of the row's entropy divided by its maximum, ``log(t + 1)``;
+    - ``copy``: mean over the rows with answer cells of the sum of the weights in these cells.
 
-    The first row always gives its whole weight to token 0, so every head has ``first_token`` and ``self`` of ``1 / T``
-    or more. A role without a row that counts (no answer cell, a sequence of one token) is 0. Where all tokens of a
-    sequence are one, whatever a head looks at holds the answer, and ``copy`` is 1.
+    The only weight of the first row is ``w[0, 0] = 1``, so ``first_token`` and ``self`` are at least ``1 / T``. A role
+    without rows (no answer cells, sequences of one token) is 0. If all tokens of a sequence are equal, every cell holds
+    the answer and ``copy`` is 1.
 
     Args:
-        weights: attention weights (query, key), rows sum to 1, nothing above the diagonal.
-        answer_cells: where a key holds the token that the query has to name, as `Task.answer_cells` says.
+        weights: attention weights (query, key); each row sums to 1 and is 0 above the diagonal.
+        answer_cells: True where the key's token is the target of the query, as in `Task.answer_cells`.
 
     Returns:
-        each of `ROLES` to one number a head.
+        one number per head (H,) for each of `ROLES`.
     """
     return mean_roles([role_sums(weights, answer_cells)])
 
 
 @contextmanager
 def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> Iterator[None]:
-    """Inside, these heads give nothing: their columns are zero before ``out_proj``, whose bias stays.
+    """Ablate heads inside the context: their columns are set to 0 before ``out_proj``; its bias is still added.
 
-    No parameter is touched, and what was put in place is removed also when an error ends it.
+    Parameters are not changed. A forward hook does the masking and is removed at the end, also after an exception.
 
     Raises:
-        ValueError: a head that the layer does not have.
+        ValueError: the layer does not have such a head; names it and the number of heads.
     """
     wrong = [head for head in heads if not 0 <= head < attention.n_heads]
     if wrong:
-        raise ValueError(f"head {wrong[0]} is none of the {attention.n_heads} heads, counted from 0")
-    silenced = torch.zeros(attention.n_heads, dtype=torch.bool)
-    silenced[list(heads)] = True
-    columns = silenced.repeat_interleave(attention.d_head).to(attention.out_proj.weight.device)
+        raise ValueError(f"head {wrong[0]} does not exist; the layer has {attention.n_heads} heads, counted from 0")
+    ablated = torch.zeros(attention.n_heads, dtype=torch.bool)
+    ablated[list(heads)] = True
+    columns = ablated.repeat_interleave(attention.d_head).to(attention.out_proj.weight.device)
 
-    def silence(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-        # Not a product: zero times infinity is no zero.
+    def mask_columns(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        # masked_fill instead of a product with 0, because 0 times infinity is NaN.
         return inputs[0].masked_fill(columns, 0.0)
 
-    handle = attention.out_proj.register_forward_pre_hook(silence)
+    handle = attention.out_proj.register_forward_pre_hook(mask_columns)
     try:
         yield
     finally:
@@ -109,17 +112,17 @@ def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> 
 
 
 def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor]]) -> list[list[float]]:
-    """What the loss rises by without each head: the loss with its output removed, minus the loss with all of them.
+    """Loss without the output of each head minus the loss with all heads; negative if the head increases the loss.
 
-    Negative where the model is better off without. The model is measured in evaluation mode, and each of its modules is
-    left in the mode it came in, also by an error; neither parameters nor the random state change.
+    The model is measured in evaluation mode. Afterwards every module is in its former mode again, also after an
+    exception; parameters and the random state do not change.
 
     Args:
         model: on the device of the batches.
         batches: tokens and targets, both (B, T).
 
     Returns:
-        nats per token, by layer and head.
+        the difference in nats per token, by layer and head.
     """
     modes = [(module, module.training) for module in model.modules()]
     layers = model.attention_layers()
@@ -139,13 +142,13 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
 def _losses(
     model: LanguageModel, layers: Sequence[MultiHeadSelfAttention], tokens: Tensor, targets: Tensor
 ) -> list[float]:
-    """The loss of one batch as a sum over its tokens: with all heads, and without each, by layer and head."""
+    """Summed loss of one batch, in nats: first with all heads, then without each head, by layer and head."""
     x = model.embeddings(tokens)
     losses = [loss_sum(model.head(model.body(x)), targets)]
     for index, attention in enumerate(layers):
         for head in range(attention.n_heads):
             with without_heads(attention, [head]):
                 losses.append(loss_sum(model.head(model.body(x, first=index)), targets))
-        # Whatever comes before a layer is the same without one of its heads, and is not made again.
+        # Ablating a head does not change the layers before it, so their output is computed once.
         x = model.layer(index, x)
     return [float(loss) for loss in losses]

@@ -1,4 +1,4 @@
-"""How well a model does at lengths that it was not trained on."""
+"""Score a model at several lengths, including lengths outside the training range."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from poslab.tasks import Task
 
 
 class AtLength(NamedTuple):
-    """The scores at one evaluation length, or why there are none.
+    """The scores at one evaluation length, or the reason why there are none.
 
     Attributes:
-        length: in the task's own unit (symbols to copy, say).
-        accuracy: per token; None: out of reach.
-        exact_match: whole answers right; None: out of reach.
-        out_of_reach: why the model or the task does not have this length, in one line.
+        length: in the unit of the task (for example symbols to copy).
+        accuracy: share of target tokens that are right; None if the length is out of reach.
+        exact_match: share of rows whose target tokens are all right; None if the length is out of reach.
+        out_of_reach: one line that says why the model or the task does not support this length, else None.
     """
 
     length: int
@@ -28,16 +28,16 @@ class AtLength(NamedTuple):
 
 
 def at_lengths(model: LanguageModel, data: SeedData, lengths: Collection[int], n_examples: int) -> list[AtLength]:
-    """Score a model at each length, on a fixed set that follows the seed, the length and ``n_examples`` alone.
+    """Score a model at each length, on a set of examples that depends only on seed, length and ``n_examples``.
 
-    A length that the task cannot make, or that the position scheme cannot place, is out of reach. The model is in
-    evaluation mode meanwhile and is not changed.
+    A length is out of reach if the task or the position scheme does not support it. The model is scored in evaluation
+    mode and is not changed.
 
     Args:
-        model: on any device; itself where it reaches far enough, else a longer copy is scored.
-        data: makes the sets.
-        lengths: in the task's own unit.
-        n_examples: at each length.
+        model: on any device; if its context is too short for a length, an extended copy of it is scored.
+        data: generates the examples.
+        lengths: in the unit of the task.
+        n_examples: number of examples at each length.
 
     Raises:
         ValueError: ``n_examples < 1``.

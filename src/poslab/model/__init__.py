@@ -1,4 +1,4 @@
-"""The model as plain `torch.nn` modules: no Lightning, no Hydra, no scheme known by name."""
+"""The model as plain `torch.nn` modules, without Lightning or Hydra. No module refers to a position scheme by name."""
 
 from poslab.model.attention import MultiHeadSelfAttention, check_context
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding

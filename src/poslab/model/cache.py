@@ -1,17 +1,17 @@
-"""What an attention layer keeps of the tokens it has read, so that the next one does not read them again."""
+"""Key/value cache of an attention layer, so that generating a token does not recompute the tokens before it."""
 
 from jaxtyping import Float
 from torch import Tensor
 
 
 class LayerCache:
-    """Keys, as the position scheme has rotated them, and values of one attention layer, in the order of the tokens.
+    """Keys and values of one attention layer, in token order. The keys are stored after the position scheme's rotation.
 
-    Room for the whole context is made at the first token, so that each one after it writes its own row and copies none.
-    Batch size, device and dtype are those of the first tokens. It carries no gradient.
+    The first `append` allocates memory for the whole context, so that later tokens are written in place and nothing is
+    reallocated. It also fixes batch size, device and dtype. The cache carries no gradient.
 
     Args:
-        max_context_length: L, tokens that it has room for.
+        max_context_length: L, the most tokens that the cache can store.
     """
 
     def __init__(self, max_context_length: int) -> None:
@@ -23,21 +23,21 @@ class LayerCache:
     def append(
         self, keys: Float[Tensor, "b h t d_head"], values: Float[Tensor, "b h t d_head"]
     ) -> tuple[Float[Tensor, "b h t_k d_head"], Float[Tensor, "b h t_k d_head"]]:
-        """Keep the keys and values of T more tokens; returns those of all tokens so far.
+        """Append the keys and values (B, H, T, d_head) of T new tokens; return those of all tokens so far.
 
         Raises:
-            ValueError: more tokens than there is room for, or another batch size; names the numbers.
+            ValueError: more than L tokens in total, or another batch size than before; names the numbers.
         """
         batch, n_heads, n_new, d_head = keys.shape
         end = self.length + n_new
         if end > self.max_context_length:
             raise ValueError(f"{end} tokens do not fit a cache for max_context_length {self.max_context_length}")
         if self._keys is None or self._values is None:
-            room = (batch, n_heads, self.max_context_length, d_head)
-            self._keys, self._values = keys.new_empty(room), values.new_empty(room)
+            shape = (batch, n_heads, self.max_context_length, d_head)
+            self._keys, self._values = keys.new_empty(shape), values.new_empty(shape)
         if len(self._keys) != batch:
-            raise ValueError(f"the cache was begun with a batch of {len(self._keys)}, and now there are {batch} rows")
-        # The next token writes into the same memory, which a backward pass could not follow.
+            raise ValueError(f"the cache was created for a batch of {len(self._keys)} rows, but got {batch} rows")
+        # Detached: later tokens are written into the same memory, which autograd cannot differentiate through.
         self._keys[:, :, self.length : end] = keys.detach()
         self._values[:, :, self.length : end] = values.detach()
         self.length = end

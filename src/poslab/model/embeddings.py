@@ -1,4 +1,4 @@
-"""From token ids to vectors: the token table, and its sum with the position vectors."""
+"""Token embedding and its sum with the position vectors."""
 
 import pickle
 from pathlib import Path
@@ -14,22 +14,25 @@ KNUTH_MULTIPLIER = 2654435761
 
 
 def hashed_table(n_rows: int, d_model: int) -> Float[Tensor, "v d"]:
-    """A start without randomness: the same table (V, D) in every build, on every machine.
+    """Deterministic initial table (V, D) in fp32: the same values in every build, on every machine.
 
     With ``k = row * D + column``: ``w = (((k * 2654435761) mod 1000) / 1000 - 0.5) / sqrt(D)``, so every weight lies
-    in ``[-0.5, 0.5) / sqrt(D)``. The multiplier is Knuth's (The Art of Computer Programming, vol. 3, 6.4).
+    in ``[-0.5, 0.5) / sqrt(D)``.
+
+    Source of the multiplier: Knuth, The Art of Computer Programming, vol. 3, section 6.4.
     """
     k = torch.arange(n_rows * d_model, dtype=torch.int64).view(n_rows, d_model)
-    # Reduced before the product, so that no table is large enough to overflow int64.
+    # Both factors are reduced modulo 1000 before the product, so that int64 cannot overflow.
     residue = ((k % 1000) * (KNUTH_MULTIPLIER % 1000)) % 1000
     return ((residue.to(torch.float64) / 1000 - 0.5) / d_model**0.5).to(torch.float32)
 
 
 def table_from_file(path: str | Path, n_rows: int, d_model: int) -> Float[Tensor, "v d"]:
-    """Rows (V, D) from a ``.npy`` file, or from a ``.pt`` file that holds one tensor; the values come out unchanged.
+    """Load the table (V, D) from a ``.npy`` file or from a ``.pt`` file that contains one tensor; values are unchanged.
 
     Raises:
-        ValueError: the file is missing, is neither kind, or holds another shape; names both shapes.
+        ValueError: the file does not exist, has another suffix, cannot be read, does not contain floating-point
+            numbers, or has another shape (names both shapes).
     """
     path = Path(path)
     if not path.is_file():
@@ -42,28 +45,28 @@ def table_from_file(path: str | Path, n_rows: int, d_model: int) -> Float[Tensor
         else:
             rows = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        # Not the libraries' own text: it recommends loading the file without the safeguard.
-        raise ValueError(f"token_file {path} is no readable {path.suffix} file of plain numbers") from error
+        # The libraries' own text is left out: it recommends loading the file without the safeguard.
+        raise ValueError(f"token_file {path} cannot be read as a {path.suffix} file of plain numbers") from error
     found = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
     if found != (n_rows, d_model) or not isinstance(rows, Tensor) or not rows.is_floating_point():
         raise ValueError(
-            f"token_file {path} holds {found}, but the model needs floating-point rows of shape ({n_rows}, {d_model})"
+            f"token_file {path} has {found}, but the model needs floating-point rows of shape ({n_rows}, {d_model})"
         )
     return rows
 
 
 class TokenEmbedding(nn.Module):
-    """One trained vector per token of the vocabulary, in ``.embedding.weight`` (V, D).
+    """One trainable vector per token of the vocabulary, in ``.embedding.weight`` (V, D).
 
     Args:
         vocab_size: V, the number of rows.
         d_model: D, the width of a row.
-        init_std: standard deviation of the normal start.
+        init_std: standard deviation of the normal initialisation.
         token_init: ``normal`` for N(0, init_std), ``hashed`` for `hashed_table`, ``file`` for `table_from_file`.
-        token_file: the file that ``token_init="file"`` reads.
+        token_file: the file to read with ``token_init="file"``.
 
     Raises:
-        ValueError: a size below 1, a negative ``init_std``, an unknown ``token_init``, or a file that does not fit.
+        ValueError: a size below 1, a negative ``init_std``, an unknown ``token_init``, or an unusable file.
     """
 
     def __init__(
@@ -99,13 +102,13 @@ class TokenEmbedding(nn.Module):
     def forward(self, ids: Int64[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
         """Vectors (B, T, D) of the ids (B, T).
 
-        An id outside the vocabulary is found by the CPU kernel's own bounds check, so a good batch pays nothing. On an
-        accelerator that kernel would end the process and a check would wait for the device; there the ids are checked
-        outside training only, and the data module checks every training batch before it leaves the host.
+        On a CPU the embedding kernel checks the bounds itself, so valid ids need no second check. On an accelerator
+        the kernel would abort the process, and a check here would have to wait for the device. There this method
+        checks ids in evaluation mode only; the data module checks every training batch before it leaves the host.
 
         Raises:
-            TypeError: ids that are not int64.
-            ValueError: ids that are not 2-D, or an id outside ``[0, V)``; names the id and V.
+            TypeError: the ids are not int64.
+            ValueError: the ids are not 2-D, or an id is outside ``[0, V)``; names the id and V.
         """
         if ids.dtype != torch.int64:
             raise TypeError(f"ids are {ids.dtype}, but the look-up needs torch.int64; convert with ids.long()")
@@ -124,10 +127,10 @@ class TokenEmbedding(nn.Module):
 
 
 def check_ids(ids: Int64[Tensor, "b t"], vocab_size: int) -> None:
-    """Refuse ids that the table has no row for.
+    """Raise if an id has no row in the table.
 
     Raises:
-        ValueError: an id outside ``[0, vocab_size)``; names the first one and the size.
+        ValueError: an id is outside ``[0, vocab_size)``; names the first such id and the size.
     """
     outside = (ids < 0) | (ids >= vocab_size)
     if bool(outside.any()):
@@ -138,11 +141,11 @@ def check_ids(ids: Int64[Tensor, "b t"], vocab_size: int) -> None:
 
 
 class EmbeddingComposer(nn.Module):
-    """Token vectors plus position vectors, broadcast over the batch.
+    """Sum of token vectors and position vectors; the position vectors are broadcast over the batch.
 
     Args:
-        token_embedding: from ids (B, T) to vectors (B, T, D).
-        positional_embedding: a scheme whose ``forward(seq_len)`` gives vectors (T, D), or None to add nothing.
+        token_embedding: maps ids (B, T) to vectors (B, T, D).
+        positional_embedding: a scheme whose ``forward(seq_len)`` returns vectors (T, D), or None to add nothing.
 
     Raises:
         ValueError: the two have different ``d_model``; names both.
@@ -160,10 +163,10 @@ class EmbeddingComposer(nn.Module):
         self.positional_embedding = positional_embedding
 
     def forward(self, ids: Int64[Tensor, "b t"], start: int = 0) -> Float[Tensor, "b t d"]:
-        """Composed vectors (B, T, D) of the ids (B, T) at positions ``start .. start + T - 1``.
+        """Token plus position vectors (B, T, D) of the ids (B, T) at positions ``start .. start + T - 1``.
 
         Raises:
-            TypeError, ValueError: as `TokenEmbedding` and the scheme do.
+            TypeError, ValueError: from `TokenEmbedding` and the scheme.
         """
         tokens = self.token_embedding(ids)
         scheme, seq_len = self.positional_embedding, ids.shape[1]

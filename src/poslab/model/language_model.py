@@ -1,4 +1,4 @@
-"""Language models from token ids to logits: what they share, and the smallest whole one."""
+"""The base class of the language models, from token ids to logits, and the smallest model, `TinyAttentionLM`."""
 
 import copy
 from abc import abstractmethod
@@ -12,26 +12,26 @@ from torch import Tensor, nn
 from poslab.model.attention import MultiHeadSelfAttention, check_context
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
-from poslab.positions import PositionScheme, lesson_scheme
+from poslab.positions import PositionScheme, default_scheme
 
 Kept = TypeVar("Kept")
 
-TakesMap = Callable[[Tensor], None]
-"""Is handed the attention weights (B, H, T, T) of one layer after the other."""
+OnWeights = Callable[[Tensor], None]
+"""Callback that receives the attention weights (B, H, T, T) of each layer in turn."""
 
 
 class LanguageModel(nn.Module):
-    """Token + position -> layers of attention -> linear head; a subclass is its layers.
+    """Token + position -> layers of attention -> linear head; a subclass defines the layers.
 
     Args:
         vocab_size: V, the number of tokens.
         d_model: D, the width.
         max_context_length: L, the longest sequence.
-        positions: the position scheme; the lesson's learned table when none is given.
-        token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
+        positions: the position scheme; None for a learned table (`default_scheme`).
+        token_embedding: the token table; None for a new one, N(0, 0.02).
 
     Raises:
-        ValueError: sizes that do not fit each other; names the numbers.
+        ValueError: the sizes of ``token_embedding``, ``positions`` and the model differ; names the numbers.
     """
 
     head: nn.Linear
@@ -55,10 +55,10 @@ class LanguageModel(nn.Module):
                 f"token_embedding has vocab_size {token_embedding.vocab_size} and d_model {token_embedding.d_model}, "
                 f"but the model has vocab_size {vocab_size} and d_model {d_model}; build both with the same sizes"
             )
-        self.embeddings = EmbeddingComposer(token_embedding, positions or lesson_scheme(max_context_length, d_model))
+        self.embeddings = EmbeddingComposer(token_embedding, positions or default_scheme(max_context_length, d_model))
 
     def make_head(self, tie_embeddings: bool) -> nn.Linear:
-        """The head (D -> V), with the token table as its matrix if the two are tied."""
+        """Build the head (D -> V); with ``tie_embeddings`` its weight is the token table."""
         head = nn.Linear(self.token_embedding.d_model, self.vocab_size)
         if tie_embeddings:
             head.weight = self.token_embedding.embedding.weight
@@ -69,43 +69,44 @@ class LanguageModel(nn.Module):
         self,
         index: int,
         x: Float[Tensor, "b t d"],
-        take_map: TakesMap | None = None,
+        on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """What one layer makes of its input (B, T, D).
+        """Run one layer; return its output (B, T, D).
 
         Args:
-            index: of the layer, from 0.
-            x: composed embeddings, or what the layer before gave.
-            take_map: takes its attention weights (B, H, T, T); None asks for the fused kernel.
-            cache: what it has read before ``x``, and takes ``x`` in; None: nothing.
+            index: number of the layer, from 0.
+            x: the embeddings (B, T, D), or the output of the layer before.
+            on_weights: called with the attention weights (B, H, T, T) of this layer; None runs the fused kernel.
+            cache: keys and values of the tokens before ``x``, to which those of ``x`` are appended; None for no cache.
         """
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """The head's input (B, T, D) from what the last layer gave."""
+        """Map the output of the last layer (B, T, D) to the input of the head (B, T, D)."""
         return x
 
     def body(
         self,
         x: Float[Tensor, "b t d"],
-        take_map: TakesMap | None = None,
+        on_weights: OnWeights | None = None,
         cache: Sequence[LayerCache] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "b t d"]:
-        """From the input of a layer (B, T, D) to the head's input.
+        """Run the layers from ``first`` on; return the input of the head (B, T, D).
 
         Args:
-            x: composed embeddings, or what the layer before ``first`` gave.
-            take_map, cache: of every layer, as in `layer`.
-            first: the first layer to run.
+            x: the embeddings (B, T, D), or the output of the layer before ``first``.
+            on_weights: as in `layer`, called once per layer.
+            cache: one cache per layer, as in `layer`.
+            first: number of the first layer to run.
         """
         for index in range(first, self.n_layers):
-            x = self.layer(index, x, take_map, cache[index] if cache else None)
+            x = self.layer(index, x, on_weights, cache[index] if cache else None)
         return self.after_layers(x)
 
     @abstractmethod
     def body_parts(self) -> Mapping[str, nn.Module]:
-        """The named parts of the body, for the parameter counts."""
+        """Named modules of the body, for the parameter counts."""
 
     @property
     def token_embedding(self) -> TokenEmbedding:
@@ -116,7 +117,7 @@ class LanguageModel(nn.Module):
         return self.embeddings.positional_embedding
 
     def parts(self) -> dict[str, nn.Module]:
-        """The named parts whose parameters are reported; a shared parameter belongs to the first that has it."""
+        """Named modules whose parameter counts are reported; a shared parameter belongs to the first that has it."""
         return {
             "token_embedding": self.token_embedding,
             "position": self.positions,
@@ -125,14 +126,16 @@ class LanguageModel(nn.Module):
         }
 
     def extended(self, max_context_length: int) -> "LanguageModel":
-        """This model for longer sequences: itself where it reaches already, else a copy with the same parameters.
+        """Return a model with the same parameters for sequences of up to ``max_context_length`` tokens.
+
+        This is the model itself if its context is long enough, else an independent deep copy.
 
         Raises:
             ValueError: the position scheme ends before ``max_context_length``; names both numbers.
         """
         if max_context_length <= self.max_context_length:
             return self
-        # First, because a scheme's own table may be large too.
+        # Checked before the scheme is extended: its table may need much memory too.
         check_context(max_context_length)
         longer = copy.deepcopy(self)
         longer.positions.extend(max_context_length)
@@ -142,30 +145,30 @@ class LanguageModel(nn.Module):
         return longer
 
     def attention_layers(self) -> list[MultiHeadSelfAttention]:
-        """The attention of every layer, the first one first."""
+        """The attention modules, in the order of the layers."""
         return [module for module in self.modules() if isinstance(module, MultiHeadSelfAttention)]
 
     def new_cache(self) -> list[LayerCache]:
-        """An empty cache for `read`: one part a layer, with room for the whole context."""
+        """An empty cache for `read`: one `LayerCache` per layer, for the whole context."""
         return [LayerCache(layer.max_context_length) for layer in self.attention_layers()]
 
     @torch.no_grad()
     def read(self, ids: Int64[Tensor, "b t"], cache: Sequence[LayerCache]) -> Float[Tensor, "b t v"]:
-        """Logits (B, T, V) for the token after each of the ids (B, T), which follow those that the cache holds.
+        """Logits (B, T, V) for the token after each of the ids (B, T), which continue the cached sequence.
 
-        The same numbers as `forward` on the whole sequence, within float tolerance, at the cost of the new ids alone;
-        then the cache holds them too. For evaluation: there is no gradient.
+        The ids are appended to the cache. The logits equal those of `forward` on the whole sequence within float
+        tolerance, but only the new ids are computed. For evaluation only: there is no gradient.
 
         Args:
-            ids: one or more new tokens of each row.
-            cache: from `new_cache`, begun with the same number of rows.
+            ids: one or more new tokens per row.
+            cache: from `new_cache`; every call must have the same number of rows.
 
         Raises:
             ValueError: the model is in training mode, or the sequence becomes longer than L; names both numbers.
-            TypeError, ValueError: as the parts do, with the numbers.
+            TypeError, ValueError: from the embedding and the layers, with the numbers.
         """
         if self.training:
-            raise ValueError("a cache is for evaluation, and the model is in training mode; call model.eval() first")
+            raise ValueError("a cache is for evaluation, but the model is in training mode; call model.eval() first")
         start = cache[0].length
         if start + ids.shape[-1] > self.max_context_length:
             raise ValueError(
@@ -179,12 +182,12 @@ class LanguageModel(nn.Module):
     @overload
     def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept]) -> list[Kept]: ...
     def attention_maps(self, ids: Int64[Tensor, "b t"], keep: Callable[[Tensor], Kept] | None = None) -> list[Any]:
-        """The attention weights (B, H, T, T) of every layer, in fp32.
+        """The attention weights (B, H, T, T) of every layer, in fp32; with ``keep`` one result of it per layer.
 
         Args:
-            ids: token ids.
-            keep: what to keep of one layer's weights, which are freed before the next layer's are made: with a long
-                context all of them together do not fit. None keeps them as they are.
+            ids: token ids (B, T).
+            keep: maps the weights of one layer to what is returned for it. The weights are freed before the next layer
+                runs, because those of all layers may not fit into memory. None returns the weights themselves.
         """
         kept: list[Any] = []
         self.body(self.embeddings(ids), lambda weights: kept.append(weights if keep is None else keep(weights)))
@@ -192,20 +195,20 @@ class LanguageModel(nn.Module):
 
 
 class TinyAttentionLM(LanguageModel):
-    """Token + position -> one attention layer -> linear head; no residual, no MLP, no norm, as in the lesson.
+    """Token + position -> one attention layer -> linear head; no residual, no MLP, no norm.
 
     Args:
         vocab_size: V, the number of tokens.
         d_model: D, the width.
         n_heads: H; must divide D.
         max_context_length: L, the longest sequence.
-        positions: the position scheme; the lesson's learned table when none is given.
-        tie_embeddings: the head and the token table are one matrix, counted once.
-        token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
-        dropout: probability with which an attention weight is dropped while training.
+        positions: the position scheme; None for a learned table.
+        tie_embeddings: use the token table as the weight of the head; it counts as one parameter matrix.
+        token_embedding: the token table; None for a new one, N(0, 0.02).
+        dropout: probability of dropping an attention weight during training.
 
     Raises:
-        ValueError: sizes that do not fit each other; names the numbers.
+        ValueError: sizes that do not match; names the numbers.
     """
 
     def __init__(
@@ -232,13 +235,13 @@ class TinyAttentionLM(LanguageModel):
         self,
         index: int,
         x: Float[Tensor, "b t d"],
-        take_map: TakesMap | None = None,
+        on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        if take_map is None:
+        if on_weights is None:
             return self.attention(x, positions=self.positions, cache=cache)
         x, weights = self.attention(x, return_weights=True, positions=self.positions)
-        take_map(weights)
+        on_weights(weights)
         return x
 
     @overload
@@ -254,10 +257,10 @@ class TinyAttentionLM(LanguageModel):
 
         Args:
             ids: token ids.
-            return_weights: also return the attention weights (B, H, T, T).
+            return_weights: also return the attention weights (B, H, T, T), in fp32.
 
         Raises:
-            TypeError, ValueError: as the parts do, with the numbers.
+            TypeError, ValueError: from the embedding and the attention, with the numbers.
         """
         maps: list[Tensor] = []
         logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))

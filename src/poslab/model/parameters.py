@@ -1,4 +1,4 @@
-"""How many parameters a module trains, whole and by part."""
+"""Count the trainable parameters of a module, in total and by part."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,17 @@ from torch import nn
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Trainable parameters of ``module``, shared ones once."""
+    """Number of trainable parameters of ``module``; a shared parameter counts once."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def parameters_by_part(parts: Mapping[str, nn.Module]) -> dict[str, int]:
-    """Trainable parameters of each part and their ``total``; a parameter in two parts counts in the first.
+    """Number of trainable parameters of each part and their ``total``.
+
+    A parameter that belongs to two parts counts in the first of them only.
 
     Args:
-        parts: name to module, as a model's ``parts()`` gives them.
+        parts: name to module, as returned by a model's ``parts()``.
     """
     seen: set[int] = set()
     counts = {}

@@ -1,4 +1,4 @@
-"""The deeper model: pre-norm blocks of attention and MLP, each with a residual."""
+"""The transformer: pre-norm blocks of attention and MLP, each with a residual."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 from poslab.model.attention import MultiHeadSelfAttention
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import TokenEmbedding
-from poslab.model.language_model import LanguageModel, TakesMap
+from poslab.model.language_model import LanguageModel, OnWeights
 from poslab.positions import PositionScheme
 
 
 class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; the MLP is four times as wide, with GELU between.
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; the MLP has one hidden GELU layer of width 4 D.
 
     Args:
         d_model: D, the width.
         n_heads: H; must divide D.
         max_context_length: L, the longest sequence.
-        dropout: probability with which an attention weight or a residual's part is dropped while training.
+        dropout: probability of dropping, during training, an attention weight or a value added to the residual stream.
     """
 
     def __init__(self, d_model: int, n_heads: int, max_context_length: int, dropout: float = 0.0) -> None:
@@ -35,21 +35,21 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "b t d"],
         positions: PositionScheme,
-        take_map: TakesMap | None = None,
+        on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """One block's output (B, T, D); ``take_map`` gets the weights (B, H, T, T)."""
+        """Output of the block (B, T, D); ``on_weights`` is called with the attention weights (B, H, T, T)."""
         normed = self.attention_norm(x)
-        if take_map is None:
+        if on_weights is None:
             mixed = self.attention(normed, positions=positions, cache=cache)
         else:
             mixed, weights = self.attention(normed, return_weights=True, positions=positions)
-            take_map(weights)
+            on_weights(weights)
         x = x + self.dropout(mixed)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
     def residual_projections(self) -> list[nn.Linear]:
-        """The two layers whose output is added to the residual stream."""
+        """The two linear layers whose output is added to the residual stream."""
         last = self.mlp[-1]
         assert isinstance(last, nn.Linear)
         return [self.attention.out_proj, last]
@@ -58,25 +58,26 @@ class Block(nn.Module):
 class TransformerLM(LanguageModel):
     """Token + position -> ``n_layers`` pre-norm blocks -> final norm -> linear head.
 
-    The projections onto the residual stream start smaller by ``1 / sqrt(2 n_layers)``, so that depth does not widen it;
-    two layers copy further past their training length with ALiBi when they start at full size.
+    The weights of the projections onto the residual stream are initialised ``1 / sqrt(2 n_layers)`` times as large as
+    other linear layers, so that the variance of the stream does not grow with depth. Without this scaling, two layers
+    with ALiBi copy strings further beyond the training length.
 
-    Source: Radford et al. 2019 (GPT-2), section 2.3, for pre-norm blocks and the scaled start.
+    Source: Radford et al. 2019 (GPT-2), section 2.3, for pre-norm blocks and the scaled initialisation.
 
     Args:
         vocab_size: V, the number of tokens.
         d_model: D, the width.
         n_heads: H; must divide D.
-        n_layers: blocks.
+        n_layers: number of blocks.
         max_context_length: L, the longest sequence.
-        positions: the position scheme, shared by all layers; the lesson's learned table when none is given.
-        tie_embeddings: the head and the token table are one matrix, counted once.
-        token_embedding: a token table to use instead of a fresh N(0, 0.02) one.
-        dropout: in attention weights and on both residuals, while training.
-        scale_residuals: whether those projections start smaller; False: as torch starts every linear layer.
+        positions: the position scheme, shared by all layers; None for a learned table.
+        tie_embeddings: use the token table as the weight of the head; it counts as one parameter matrix.
+        token_embedding: the token table; None for a new one, N(0, 0.02).
+        dropout: probability of dropping, during training, an attention weight or a value added to the residual stream.
+        scale_residuals: initialise the residual projections smaller; False keeps torch's default for linear layers.
 
     Raises:
-        ValueError: sizes that do not fit each other; names the numbers.
+        ValueError: ``n_layers < 1``, or sizes that do not match; names the numbers.
     """
 
     def __init__(
@@ -123,11 +124,11 @@ class TransformerLM(LanguageModel):
         self,
         index: int,
         x: Float[Tensor, "b t d"],
-        take_map: TakesMap | None = None,
+        on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        made: Tensor = self.blocks[index](x, self.positions, take_map, cache)
-        return made
+        output: Tensor = self.blocks[index](x, self.positions, on_weights, cache)
+        return output
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         normed: Tensor = self.final_norm(x)
@@ -140,10 +141,10 @@ class TransformerLM(LanguageModel):
 
         Args:
             ids: token ids.
-            return_weights: also return the attention weights (B, H, T, T) of every layer.
+            return_weights: also return the attention weights (B, H, T, T) of every layer, in fp32.
 
         Raises:
-            TypeError, ValueError: as the parts do, with the numbers.
+            TypeError, ValueError: from the embedding and the layers, with the numbers.
         """
         maps: list[Tensor] = []
         logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))

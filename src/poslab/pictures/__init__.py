@@ -1,1 +1,1 @@
-"""Figures from arrays, and the process that draws them beside the training."""
+"""Draw figures from arrays, in a separate process where possible."""

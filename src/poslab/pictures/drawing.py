@@ -1,4 +1,4 @@
-"""A process beside the training that draws pictures, so that training does not wait for matplotlib."""
+"""A child process that draws pictures, so that training does not wait for matplotlib."""
 
 import gc
 import os
@@ -19,15 +19,15 @@ from matplotlib.figure import Figure
 from poslab.pictures.figures import to_png
 from poslab.system.signals import stopping_signals
 
-# macOS has fork too, but its system libraries do not survive one.
+# Linux only: macOS has fork too, but its system libraries can crash in the forked process.
 CAN_FORK = sys.platform.startswith("linux")
 PATIENCE_SECONDS = 60.0
-"""How long a look waits for the pictures of the one before, and the end of a run for the last; then they are given up,
-never the run."""
+"""Seconds to wait for pictures that the child process is drawing. After that, the pictures are given up and the run
+continues."""
 
 
 class Order(NamedTuple):
-    """A picture that is asked for: where it goes and how to draw it."""
+    """A picture to be drawn: its tag, its step and the function that makes the figure."""
 
     tag: str
     step: int
@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A picture that is done, or the reason why not."""
+    """A drawn picture as PNG, or the error (a traceback or one line) that prevented it."""
 
     tag: str
     step: int
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
 
 
 def draw(orders: list[Order]) -> list[Drawn]:
-    """Draw each order; one that fails does not keep the others from being drawn."""
+    """Draw all orders; if one fails, its error is returned and the others are drawn."""
     done = []
     for tag, step, make in orders:
         try:
@@ -55,7 +55,7 @@ def draw(orders: list[Order]) -> list[Drawn]:
 
 
 def portable_size(order: Order) -> int:
-    """Bytes that tell another process what to draw; 0 where none do, of a lambda or a function within a function."""
+    """Size of the pickled order in bytes; 0 if it cannot be pickled, such as a lambda or a nested function."""
     try:
         return len(pickle.dumps(order))
     except Exception:
@@ -63,25 +63,25 @@ def portable_size(order: Order) -> int:
 
 
 class DrawingProcess:
-    """A forked process that draws what it is sent, one lot of orders at a time, until it is told that no more comes.
+    """A forked child process that draws one list of orders at a time, until its pipe is closed.
 
-    It shares this process's memory as it was when it was forked, so that nothing is imported again. It touches no
-    device and no lock of another thread: it draws, answers and ends without clean-up; also when this process dies.
+    Forking gives it the imported modules without importing them again. The child uses no device and no lock of another
+    thread. It exits without clean-up when the pipe is closed, also if the parent process dies.
 
     Attributes:
-        orders: what it is drawing; empty while it has nothing to do.
+        orders: the orders that it is drawing; empty if it is idle.
 
     Raises:
-        OSError: the system has no process or pipe left.
+        OSError: the system cannot create another process or pipe.
     """
 
     def __init__(self) -> None:
         reap()
         self.orders: list[Order] = []
-        self._pipe, there = Pipe()
-        give_up_after(self._pipe, PATIENCE_SECONDS)
-        with warnings.catch_warnings(), there:
-            # Python 3.12 warns of every fork beside a thread; see above for why this one may.
+        self._pipe, child_end = Pipe()
+        set_timeout(self._pipe, PATIENCE_SECONDS)
+        with warnings.catch_warnings(), child_end:
+            # Python 3.12 warns about a fork in a process with threads; the class docstring says why this one is safe.
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 self.pid = os.fork()
@@ -91,12 +91,15 @@ class DrawingProcess:
             if self.pid == 0:
                 try:
                     self._pipe.close()
-                    _serve(there)
+                    _serve(child_end)
                 finally:
                     os._exit(0)
 
     def send(self, orders: list[Order]) -> bool:
-        """Have these drawn, each of a `portable_size`; those before have been collected. False where it has died."""
+        """Start drawing these orders; returns False if the child process has died.
+
+        Each order must have a `portable_size` above 0, and earlier orders must have been collected.
+        """
         try:
             self._pipe.send_bytes(pickle.dumps(orders))
         except OSError:
@@ -107,14 +110,17 @@ class DrawingProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether `collect` need not wait."""
+        """Whether `collect` returns without waiting."""
         return self._pipe.closed or self._pipe.poll()
 
     def collect(self) -> list[Drawn]:
-        """Wait for what it was sent; each of its orders as failed if it died or took too long, and then it is gone."""
+        """Wait for the pictures of the orders that were sent.
+
+        If the child has died or takes longer than `PATIENCE_SECONDS`, it is ended and all its orders count as failed.
+        """
         orders, self.orders = self.orders, []
         try:
-            # It reads with the same patience; our own child's bytes, through a pipe that no other process can open.
+            # Unpickling is safe here: only the child process can write to this pipe.
             done: list[Drawn] = pickle.loads(self._pipe.recv_bytes())
             return done
         except BlockingIOError:
@@ -125,17 +131,17 @@ class DrawingProcess:
         return [Drawn(order.tag, order.step, b"", reason) for order in orders]
 
     def end(self) -> None:
-        """End it, whatever it is doing. Not waited for: giving its memory back takes it as long as a picture."""
+        """Kill the child process without waiting for its exit, which would take as long as drawing a picture."""
         if not self._pipe.closed:
             self._pipe.close()
-            # Also one that someone has stopped, which would not see that nobody wants pictures any more.
+            # SIGKILL, because a process stopped by SIGSTOP would not notice that its pipe is closed.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             _ENDING.append(self.pid)
 
 
-def give_up_after(pipe: Connection, seconds: float) -> None:
-    """Have whoever reads or writes here fail with a BlockingIOError where the other end does nothing for so long."""
+def set_timeout(pipe: Connection, seconds: float) -> None:
+    """Make reads and writes on this end raise BlockingIOError if the other end does not respond for ``seconds``."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -143,31 +149,32 @@ def give_up_after(pipe: Connection, seconds: float) -> None:
 
 
 _ENDING: list[int] = []
+"""Process ids of children that were killed and not yet waited for."""
 
 
 def reap() -> None:
-    """Let the system forget those processes that have ended."""
+    """Wait for the killed children that have exited, so that they do not remain as zombies; does not block."""
     for pid in [*_ENDING]:
         try:
             ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
         except ChildProcessError:
-            # Someone else has waited for it.
+            # Other code has waited for it.
             ended = True
         if ended:
             _ENDING.remove(pid)
 
 
 def _serve(pipe: Connection) -> None:
-    # It ends by itself; looking for garbage would only touch, and so copy, the memory that it shares.
+    """Main loop of the child process: draw lists of orders from the pipe until it is closed."""
+    # Garbage collection would write to memory pages shared with the parent, and so copy them.
     gc.disable()
-    # They may reach every process of a run, and none of the handlers is for this one, which ends by itself.
+    # A signal may be sent to all processes of a run, but its handlers are for the parent; the child ends with the pipe.
     for number in stopping_signals():
         signal.signal(number, signal.SIG_IGN)
-    # Where cores are short, training goes first; and being sent something is no reason to take its core at once.
+    # Training has priority if cores are scarce; SCHED_BATCH keeps the child from preempting it when orders arrive.
     with suppress(OSError):
         os.nice(5)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(EOFError, OSError):
-        # Until nobody wants pictures any more.
         while True:
             pipe.send_bytes(pickle.dumps(draw(pickle.loads(pipe.recv_bytes()))))

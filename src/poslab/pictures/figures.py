@@ -1,7 +1,7 @@
-"""Figures without pyplot: nothing global, nothing left open, no display needed.
+"""Figures without pyplot: no global state, no figures to close, no display needed.
 
-matplotlib spends most of a small figure on its texts and their layout, so all that is written is written by Pillow onto
-the picture that matplotlib drew. What is drawn on a figure is in ``plots.py``.
+For speed, Pillow writes all texts onto the image that matplotlib has drawn: texts and their layout take most of
+matplotlib's time for a small figure. The contents of figures are drawn by ``plots.py``.
 """
 
 import io
@@ -29,13 +29,14 @@ class Label(NamedTuple):
     """A text on a figure.
 
     Attributes:
-        at: coordinates, in what ``transform`` takes to pixels.
-        transform: asked when the figure is drawn, as the limits of its axes are then.
-        text: one line or several.
-        size: of the letters, points.
-        colour: as matplotlib names them.
-        anchor: the point of the text that stands ``at``, as Pillow names it: l, m, r across and a, m, d down.
-        upright: turned to the left, to be read from below.
+        at: coordinates of the anchor point, to which ``transform`` is applied.
+        transform: maps coordinates to pixels; applied when the figure is drawn, with the limits of its axes then.
+        text: one or several lines.
+        size: font size in points.
+        colour: a colour name of matplotlib.
+        anchor: the point of the text that is placed ``at``, as in Pillow: l, m, r (left, middle, right), then a, m, d
+            (top, middle, bottom).
+        upright: rotate the text by 90 degrees counter-clockwise.
     """
 
     at: tuple[float, float]
@@ -48,7 +49,7 @@ class Label(NamedTuple):
 
 
 class Map(NamedTuple):
-    """A matrix on a figure: its values, those at the ends of its colour scale; `MapPlot.map` says the rest."""
+    """A matrix that a figure shows by colour: values, ends of the colour scale, and place, as in `MapPlot.map`."""
 
     values: np.ndarray
     low: float
@@ -58,12 +59,12 @@ class Map(NamedTuple):
 
 
 class LabelledFigure(Figure):
-    """A figure whose texts are written after it has been drawn.
+    """A figure whose texts are written onto the image after matplotlib has drawn it.
 
     Attributes:
-        labels: its texts.
-        maps: the matrices that it shows by colour.
-        data: of a figure with maps, from their coordinates to pixels.
+        labels: the texts.
+        maps: the matrices that are shown by colour.
+        data: maps the coordinates of the matrices to pixels; None without matrices.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +84,7 @@ class LabelledFigure(Figure):
         anchor: str = "mm",
         upright: bool = False,
     ) -> None:
-        """Write a text; without a ``transform`` at a place in inches from the lower left corner. See `Label`."""
+        """Add a text, with arguments as in `Label`; x and y are in inches from the lower left without ``transform``."""
         place = self.dpi_scale_trans if transform is None else transform
         self.labels.append(Label((float(x), float(y)), place, text, size, colour, anchor, upright))
 
@@ -96,58 +97,58 @@ def new_figure(width: float, height: float) -> LabelledFigure:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure as an encoded PNG. Nothing else knows the figure, so it is freed with its last reference."""
+    """Render a figure to PNG bytes."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
-    # Straight from the canvas: savefig draws twice.
+    # Read from the canvas, because savefig would draw the figure twice.
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     if isinstance(figure, LabelledFigure):
         write_labels(image, figure.labels)
     buffer = io.BytesIO()
-    # Compression level 1: a dashboard's pictures are written far more often than sent.
+    # Fast compression: most pictures are written and never downloaded.
     image.save(buffer, format="png", compress_level=1)
     return buffer.getvalue()
 
 
 def write_labels(image: Image.Image, labels: Sequence[Label]) -> None:
-    """Write each label onto the image, in place."""
+    """Write all labels onto the image, in place."""
     canvas = ImageDraw.Draw(image)
     for label in labels:
         x, y = label.transform.transform(label.at)
-        place, font, colour = (x, image.height - y), letters(label.size), to_hex(label.colour)
+        place, font, colour = (x, image.height - y), font_of_size(label.size), to_hex(label.colour)
         if not label.upright:
             canvas.text(place, label.text, fill=colour, font=font, anchor=label.anchor, align="center")
             continue
-        # Written on paper of its own, turned, and laid where its own anchor point comes to stand.
+        # Write the text into a mask, rotate the mask, and paste the colour through it at the anchor point.
         ascent, descent = font.getmetrics()
-        paper = Image.new("L", (math.ceil(font.getlength(label.text)), ascent + descent))
-        ImageDraw.Draw(paper).text((0, ascent), label.text, fill=255, font=font, anchor="ls")
-        turned = paper.transpose(Image.Transpose.ROTATE_90)
+        mask = Image.new("L", (math.ceil(font.getlength(label.text)), ascent + descent))
+        ImageDraw.Draw(mask).text((0, ascent), label.text, fill=255, font=font, anchor="ls")
+        rotated = mask.transpose(Image.Transpose.ROTATE_90)
         corner = (
-            round(place[0] - {"l": 0.0, "m": 0.5, "r": 1.0}[label.anchor[0]] * turned.width),
-            round(place[1] - {"a": 0.0, "m": 0.5, "d": 1.0}[label.anchor[1]] * turned.height),
+            round(place[0] - {"l": 0.0, "m": 0.5, "r": 1.0}[label.anchor[0]] * rotated.width),
+            round(place[1] - {"a": 0.0, "m": 0.5, "d": 1.0}[label.anchor[1]] * rotated.height),
         )
-        image.paste(colour, (*corner, corner[0] + turned.width, corner[1] + turned.height), turned)
+        image.paste(colour, (*corner, corner[0] + rotated.width, corner[1] + rotated.height), rotated)
 
 
 @lru_cache(maxsize=32)
-def letters(points: float) -> ImageFont.FreeTypeFont:
-    """matplotlib's own font, in a size."""
+def font_of_size(points: float) -> ImageFont.FreeTypeFont:
+    """The default font of matplotlib (DejaVu Sans) in a size in points."""
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(str(path), points * DPI / 72, layout_engine=ImageFont.Layout.BASIC)
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """A float32 NumPy array on the host, from any device and dtype (NumPy knows no bfloat16).
+    """Copy a tensor from any device and dtype to a float32 NumPy array of the same shape.
 
-    Always a copy: what a picture shows must not change while it waits to be drawn.
+    It is always a copy, so that the values cannot change before the picture is drawn. NumPy has no bfloat16.
     """
     return tensor.detach().float().cpu().numpy().copy()
 
 
 def message_figure(text: str) -> Figure:
-    """A figure that only says something, where a plot would be empty."""
+    """A figure that shows only a text, for use instead of an empty plot."""
     figure = new_figure(5, 2)
     figure.write(2.5, 1, text, size=11)
     return figure

@@ -1,8 +1,8 @@
-"""Draws pictures beside the training and hands them to the dashboard and to the run's ``figures/``.
+"""Draw the pictures of the diagnostics and pass them to the loggers and to the run's ``figures/``.
 
-A figure takes matplotlib longer to draw than the default model takes for fifty steps. So where the system can fork, the
-pictures are drawn by a forked process on another core; elsewhere, and where there is no other core to use, they are
-drawn in place. Either way each is drawn once and shared by TensorBoard and the PNG file.
+Drawing a figure takes longer than many training steps of a small model. If the system can fork and a second core is
+available, a forked process draws the pictures; otherwise this process does. Each picture is drawn once; TensorBoard and
+the PNG file share it.
 """
 
 import logging
@@ -27,16 +27,17 @@ log = logging.getLogger(__name__)
 
 
 class Gallery(Callback):
-    """Collects orders from the diagnostics that ran before it and sees that they are drawn and shown.
+    """Callback that draws the pictures ordered by diagnostics; it must come after them in the list of callbacks.
 
     Args:
-        in_background: draw in a forked process; False draws in place; None: in a process where the system can fork and
-            this one may use more than one core (a fork costs as much as a few pictures).
-        only_ends: of each tag, draw the pictures of the first look and the last one; of those between, none. Pictures
-            take a small model longer than its training does, and in a sweep hardly anyone looks at those between.
-        folder, loggers: where the pictures go; None: the Trainer's.
-        beyond_fit: whoever runs the Trainer calls `close_gallery` when it has ended well, and may do other things until
-            then; else the last pictures are waited for before ``fit`` returns.
+        in_background: True draws in a forked process, False in this one. None: in a forked process if the system can
+            fork and this process may use more than one core.
+        only_ends: draw only the first and the last picture of each tag. Used in sweeps, where drawing all pictures
+            would take longer than training a small model.
+        folder: run folder for the PNG files; None: the Trainer's ``default_root_dir``.
+        loggers: loggers that get the pictures; None: those of the Trainer.
+        beyond_fit: the caller of ``fit`` calls `close_gallery` after it, so that other work can be done while the last
+            pictures are drawn. False: ``fit`` returns after the last pictures.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Gallery(Callback):
         self.loggers = loggers
         self.beyond_fit = beyond_fit
         self.owed: set[str] = set()
-        """Tags of pictures that a run which was stopped here had ordered and not shown; to be ordered again."""
+        """Tags of pictures that were ordered but not shown when the checkpoint was saved; they are ordered again."""
         self._owed_step = 0
         self._begun = False
         self._orders: list[Order] = []
@@ -62,19 +63,20 @@ class Gallery(Callback):
         self._warned: set[str] = set()
 
     def order(self, tag: str, step: int, make: Callable[[], Figure]) -> None:
-        """Ask for a picture; ``make`` is called later and must hold its own arrays.
+        """Order a picture. ``make`` is called later, so it must own the arrays that it draws.
 
-        One with a `portable_size` (a partial of a module's function, say) may be drawn beside the training.
+        The forked process can draw it if it can be pickled, for example a partial of a module-level function; a lambda
+        is drawn in this process, and training waits for it.
         """
         self._orders.append(Order(tag, step, make))
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been ordered and not shown: a run that is killed and goes on from here draws it then."""
-        begun = [*self._last_orders, *([] if self._process is None else self._process.orders)]
-        owed = [*begun, *self._orders]
+        """The pictures that were ordered but not shown yet: a run that resumes from here orders them again."""
+        drawing_now = [*self._last_orders, *([] if self._process is None else self._process.orders)]
+        owed = [*drawing_now, *self._orders]
         return {
-            # The first pictures are shown whenever they are ordered, later ones may be held back.
-            "begun": self._begun and not begun,
+            # With only_ends, orders are held back once this is True; those that are being drawn now must not be.
+            "begun": self._begun and not drawing_now,
             "owed": sorted({order.tag for order in owed}),
             "step": max((order.step for order in owed), default=0),
         }
@@ -84,7 +86,7 @@ class Gallery(Callback):
         self.owed, self._owed_step = set(state_dict["owed"]), state_dict["step"]
 
     def owes(self, step: int) -> bool:
-        """Whether pictures of this step have to be ordered again."""
+        """Whether pictures of this step have to be ordered again after a resume."""
         return bool(self.owed) and self._owed_step == step
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -92,8 +94,8 @@ class Gallery(Callback):
         self._start(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        over = trainer.global_step == getattr(pl_module, "total_steps", None)
-        self._start(trainer, trained=over)
+        trained = trainer.global_step == getattr(pl_module, "total_steps", None)
+        self._start(trainer, trained=trained)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self._start(trainer, trained=True, last=True)
@@ -117,22 +119,22 @@ class Gallery(Callback):
         self.close(trainer)
 
     def finish(self, trainer: lightning.Trainer, before: int | None = None) -> None:
-        """Wait for the process that is drawing, if any, and show what it drew; if given, only pictures before a step.
+        """Wait for the pictures that the forked process is drawing, if any, and show them.
 
         Args:
-            trainer: of the run.
-            before: a step.
+            trainer: the run's Trainer.
+            before: do this only if one of the pictures is of an earlier step than this; None: always.
         """
         process = self._process
         if process is not None and any(before is None or order.step < before for order in process.orders):
             self._show(trainer, process.collect())
 
     def finish_earlier(self, trainer: lightning.Trainer) -> None:
-        """Show the pictures of earlier steps: a run that resumes from a checkpoint of this step could not draw them."""
+        """Show the pictures of earlier steps; a run that resumes from a checkpoint of this step cannot draw them."""
         self.finish(trainer, before=trainer.global_step)
 
     def close(self, trainer: lightning.Trainer) -> None:
-        """Have the last pictures drawn and shown: this process draws too, for it has nothing else to do."""
+        """Draw and show the remaining pictures, in both processes, then end the forked one."""
         try:
             self._draw_last(trainer)
         finally:
@@ -153,12 +155,12 @@ class Gallery(Callback):
         self.finish(trainer)
 
     def _start(self, trainer: lightning.Trainer, trained: bool = False, last: bool = False) -> None:
-        """Have drawn what was ordered; one look's pictures at a time, so that training keeps its core.
+        """Start to draw the ordered pictures, after those of the validation before have been shown.
 
         Args:
-            trainer: of the run.
-            trained: there is no training left; `close` sees to the pictures.
-            last: nor will there be more orders.
+            trainer: the run's Trainer.
+            trained: training is complete, so `close` will wait for the pictures.
+            last: training is complete and no more orders will come.
         """
         if not self._orders:
             return
@@ -169,28 +171,28 @@ class Gallery(Callback):
         orders, self._orders = self._orders, []
         self.finish(trainer)
         sized = [(portable_size(order) if self.in_background else 0, order) for order in orders]
-        here = [order for size, order in sized if not size]
+        in_place = [order for size, order in sized if not size]
         if trained:
-            # What holds most takes longest, and goes first.
+            # The largest first: they take longest to draw.
             sized.sort(key=lambda one: one[0], reverse=True)
             self._last_orders += [order for size, order in sized if size]
             self._send_last()
         else:
-            there = [order for size, order in sized if size]
-            if not self._send(there):
-                here += there
-        self._show(trainer, draw(here))
+            portable = [order for size, order in sized if size]
+            if not self._send(portable):
+                in_place += portable
+        self._show(trainer, draw(in_place))
 
     def _send_last(self) -> bool:
-        # More than one where there are many: when it is done, this process is in the middle of one.
-        lot = self._last_orders[: max(1, len(self._last_orders) // 3)]
-        if not self._send(lot):
+        # A third of the orders at once: this process is drawing too and cannot send single orders without delay.
+        orders = self._last_orders[: max(1, len(self._last_orders) // 3)]
+        if not self._send(orders):
             return False
-        del self._last_orders[: len(lot)]
+        del self._last_orders[: len(orders)]
         return True
 
     def _send(self, orders: list[Order]) -> bool:
-        """Have these drawn beside the training, by the process there is or by a new one; False where that cannot be."""
+        """Send orders to the forked process, or to a new one if there is none; returns False if that is impossible."""
         if not orders:
             return False
         if self._process is not None and self._process.send(orders):
@@ -198,7 +200,7 @@ class Gallery(Callback):
         try:
             self._process = DrawingProcess()
         except OSError as error:
-            log.debug("no process draws pictures (%s)", error)
+            log.debug("cannot start a process that draws pictures (%s)", error)
             self._process = None
             return False
         return self._process.send(orders)
@@ -208,11 +210,11 @@ class Gallery(Callback):
         loggers = trainer.loggers if self.loggers is None else self.loggers
         for tag, step, png, error in pictures:
             if error is None:
-                shows = [partial(show, tag, png, step) for show in showing(loggers, "log_png")]
+                log_calls = [partial(log_png, tag, png, step) for log_png in showing(loggers, "log_png")]
                 file = folder.figures / f"{tag.replace('/', '_')}.png"
-                for hand_over in (partial(write_atomically, file, png), *shows):
+                for write in (partial(write_atomically, file, png), *log_calls):
                     try:
-                        hand_over()
+                        write()
                     except Exception:
                         error = traceback.format_exc()
             if error is not None:
@@ -227,14 +229,14 @@ class Gallery(Callback):
 
 
 def close_gallery(trainer: lightning.Trainer) -> None:
-    """Wait for the last pictures of a run, which are drawn while it ends."""
+    """Draw and show the last pictures of a run; see ``beyond_fit`` in `Gallery`."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Gallery):
             callback.close(trainer)
 
 
 def showing(loggers: Sequence[Any], name: str) -> Iterator[Callable[..., None]]:
-    """The method of each logger that has it: a logger that cannot show a picture or a text goes without."""
+    """Yield the method ``name`` of each logger that has it; loggers that cannot show pictures or texts are skipped."""
     for logger in loggers:
         method = getattr(logger, name, None)
         if method is not None:

@@ -1,7 +1,7 @@
-"""What a diagnostic draws: curves on axes of matplotlib's, and maps of numbers by colour.
+"""Plots for diagnostics: curves on matplotlib's axes, and matrices as colour maps.
 
-matplotlib takes as long to make one pair of axes as to draw a map on it. So a frame is placed in inches by hand, its
-ticks are written beside it, and only curves get axes.
+For speed, frames are placed in inches and ticks are written as plain texts; matplotlib's axes are created for curves
+only.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from poslab.pictures.figures import DPI, TICK_SIZE, Map, new_figure
 
 
 class Pixels(Artist):
-    """Colours that go onto the canvas as they are; matplotlib's own images are resampled on their way.
+    """An image that is drawn pixel by pixel; matplotlib's own images are resampled.
 
     Args:
-        colours: (rows, columns, 4) of 0 to 255, the first row at the bottom.
-        left, bottom: pixels from the figure's lower left corner.
+        colours: RGBA values from 0 to 255, (rows, columns, 4), the first row at the bottom.
+        left, bottom: position in pixels from the figure's lower left corner.
     """
 
     def __init__(self, colours: np.ndarray, left: int, bottom: int) -> None:
@@ -40,15 +40,15 @@ class Pixels(Artist):
 
 
 class Plot:
-    """A figure around one frame of ``width`` by ``height`` inches, in which `axes` can be drawn on.
+    """A figure with one frame of ``width`` by ``height`` inches; `axes` are matplotlib's axes in this frame.
 
     Args:
-        width: of the frame, inches.
-        height: of the frame, inches.
-        title: above the frame.
-        xlabel: below the frame.
-        ylabel: left of the frame.
-        colour_bar: leave room for `colour_scale`.
+        width: width of the frame, in inches.
+        height: height of the frame, in inches.
+        title: text above the frame.
+        xlabel: text below the frame.
+        ylabel: text left of the frame.
+        colour_bar: leave space for `colour_scale`.
     """
 
     LEFT, BOTTOM, TOP = 0.75, 0.6, 0.4
@@ -56,7 +56,7 @@ class Plot:
     def __init__(
         self, width: float, height: float, title: str, xlabel: str, ylabel: str, colour_bar: bool = False
     ) -> None:
-        # A text may be longer than a small frame is wide or tall; this is a little more than a letter takes.
+        # A text may be longer than the frame: assume 0.075 inches per character, a little more than they need.
         half_title, half_ylabel = 0.0375 * len(title), 0.0375 * len(ylabel)
         tall = max(height, 2 * half_ylabel)
         bottom = self.BOTTOM + (tall - height) / 2
@@ -65,7 +65,7 @@ class Plot:
         right = self.LEFT + width + (0.95 if colour_bar else 0.25)
         self.figure = new_figure(max(right, title_at + half_title), self.BOTTOM + tall + self.TOP)
         self.frame = Bbox.from_bounds(self.LEFT, bottom, width, height)
-        """In inches from the figure's lower left corner."""
+        """The frame, in inches from the figure's lower left corner."""
         self.figure.write(title_at, self.BOTTOM + tall + 0.19, title, anchor="md")
         self.figure.write(max(middle, 0.0375 * len(xlabel)), 0.08, xlabel, anchor="md")
         self.figure.write(0.08, self.BOTTOM + tall / 2, ylabel, anchor="lm", upright=True)
@@ -82,31 +82,31 @@ class Plot:
 
     @property
     def data(self) -> Transform:
-        """From data coordinates to pixels."""
+        """Transform from data coordinates to pixels."""
         return self.axes.transData
 
     def write(self, x: float, y: float, text: str, size: float = TICK_SIZE, **style: Any) -> None:
-        """Write a text at data coordinates; ``style`` as `LabelledFigure.write` takes it."""
+        """Write a text at data coordinates; ``style`` is passed to `LabelledFigure.write`."""
         self.figure.write(x, y, text, self.data, size, **style)
 
     def xticks(
         self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray, upright: bool = False
     ) -> None:
-        """Labels below the frame, at data coordinates."""
+        """Write labels below the frame, at these data coordinates."""
         place = blended_transform_factory(self.data, self._share_of_frame())
         below = -0.03 / self.frame.height
         for x, label in zip(at, labels, strict=True):
             self.figure.write(float(x), below, str(label), place, TICK_SIZE, anchor="ma", upright=upright)
 
     def yticks(self, at: Sequence[float] | np.ndarray, labels: Sequence[Any] | np.ndarray) -> None:
-        """Labels left of the frame, at data coordinates."""
+        """Write labels left of the frame, at these data coordinates."""
         place = blended_transform_factory(self._share_of_frame(), self.data)
         before = -0.05 / self.frame.width
         for y, label in zip(at, labels, strict=True):
             self.figure.write(before, float(y), str(label), place, TICK_SIZE, anchor="rm")
 
     def colour_scale(self, colours: str | Colormap, low: float, high: float, label: str) -> None:
-        """A colour bar from ``low`` to ``high`` at the right of the frame."""
+        """Draw a colour bar from ``low`` to ``high`` at the right of the frame."""
         x, y, width, height = self.frame.x1 + 0.12, self.frame.y0, 0.13, self.frame.height
         pixels = [max(1, round(inches * DPI)) for inches in (width, height)]
         shades = colormaps.get_cmap(colours)(np.linspace(0, 1, pixels[1]), bytes=True)
@@ -121,13 +121,13 @@ class Plot:
 
 
 class MapPlot(Plot):
-    """A plot of matrices: of coordinates (column, row), row 0 at the top, cells around whole numbers.
+    """A plot of matrices. Data coordinates are (column, row), at the centres of the cells, with row 0 at the top.
 
     Args:
         width, height, title, xlabel, ylabel, colour_bar: as in `Plot`.
-        columns, rows: the coordinates of the frame's borders are half a cell before the first and after the last.
-        above: rows of room above row 0.
-        framed: draw the frame.
+        columns, rows: size of the frame in cells; it spans columns -0.5 to ``columns - 0.5``, and rows likewise.
+        above: empty space above row 0, in rows.
+        framed: draw the border of the frame.
     """
 
     def __init__(
@@ -165,20 +165,20 @@ class MapPlot(Plot):
         at: tuple[float, float] = (0.0, 0.0),
         cell: float = 1.0,
     ) -> None:
-        """Draw a matrix, each cell in the colour of its value; of cells below a pixel some are left out.
+        """Draw a matrix with each cell in the colour of its value; if cells are smaller than a pixel, some are skipped.
 
         Args:
-            values: (rows, columns); masked or NaN where nothing is shown.
-            colours: from ``low`` to ``high``.
-            low, high: values at the ends of the scale.
-            at: (column, row); its first cell begins half a unit before them.
-            cell: the side of a cell.
+            values: (rows, columns); masked or NaN cells are not drawn.
+            colours: colour map from ``low`` to ``high``.
+            low, high: values at the ends of the colour scale.
+            at: (column, row) coordinates; the upper left corner of the matrix is half a unit before both.
+            cell: side of a cell, in data coordinates.
         """
         self.figure.maps.append(Map(values, low, high, at, cell))
         self.paint(colormaps.get_cmap(colours)(Normalize(low, high)(values), bytes=True), at, cell)
 
     def paint(self, colours: np.ndarray, at: tuple[float, float] = (0.0, 0.0), cell: float = 1.0) -> None:
-        """Draw a matrix of colours, (rows, columns, 4) of 0 to 255; ``at`` and ``cell`` as in `map`."""
+        """Draw a matrix of RGBA colours from 0 to 255, (rows, columns, 4); ``at`` and ``cell`` as in `map`."""
         n_rows, n_columns = colours.shape[:2]
         x, y = at[0] - 0.5, at[1] - 0.5
         (left, top), (right, bottom) = self.data.transform([(x, y), (x + cell * n_columns, y + cell * n_rows)])
@@ -187,13 +187,13 @@ class MapPlot(Plot):
         self.figure.add_artist(Pixels(colours[n_rows - 1 - rows][:, columns], first_x, first_y))
 
     def lines(self, segments: np.ndarray, colour: str, width: float) -> None:
-        """Draw lines (n, 2, 2), each between two (column, row); ``width`` in points."""
+        """Draw lines (n, 2, 2), each from one (column, row) to another; ``width`` is in points."""
         lines = LineCollection(list(segments), colors=colour, linewidths=width, transform=self.data)
         self.figure.add_artist(lines)
 
 
 def _cells_of_pixels(start: float, end: float, n_cells: int) -> tuple[np.ndarray, int]:
-    """The cell in which the middle of each pixel from ``start`` to ``end`` lies, and the first pixel; at least one."""
+    """The cell under the middle of each pixel from ``start`` to ``end``, and the first pixel; at least one pixel."""
     first = round(start)
     middles = np.arange(first, max(first + 1, round(end))) + 0.5
     cells = np.floor((middles - start) / (end - start) * n_cells).astype(int)
@@ -201,7 +201,7 @@ def _cells_of_pixels(start: float, end: float, n_cells: int) -> tuple[np.ndarray
 
 
 def sparse_ticks(n: int, most: int = 12) -> np.ndarray:
-    """At most ``most`` evenly spaced indices out of ``n``, so that labels stay readable."""
+    """At most ``most`` evenly spaced indices from 0 to ``n - 1``, so that tick labels do not overlap."""
     return np.arange(0, n, max(1, -(-n // most)))
 
 
@@ -216,14 +216,14 @@ def matrix_figure(
     limit: float | None = None,
     colours: str | Colormap = "RdBu_r",
 ) -> Figure:
-    """Draw a matrix, white at zero and the same scale on both sides, with indices on both axes.
+    """Draw a matrix with a colour scale from ``-limit`` to ``limit`` and with indices on both axes.
 
     Args:
         values: (rows, columns).
         width, height, title, xlabel, ylabel: as in `Plot`.
-        label: of the colour bar.
-        limit: value at the ends of the scale; the largest magnitude if not given.
-        colours: a diverging map.
+        label: label of the colour bar.
+        limit: value at the end of the colour scale; None: the largest magnitude.
+        colours: a diverging colour map.
     """
     limit = limit or float(np.abs(values).max()) or 1.0
     n_rows, n_columns = values.shape

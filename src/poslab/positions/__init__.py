@@ -1,4 +1,4 @@
-"""Position schemes: one file each, all behind the interface in `base`."""
+"""Position schemes, one file each; all implement the interface in `base`."""
 
 from poslab.positions.alibi import ALiBi
 from poslab.positions.base import PositionScheme
@@ -20,10 +20,10 @@ __all__ = [
     "RotaryPositions",
     "SinusoidalPositionalEmbedding",
     "T5Bias",
-    "lesson_scheme",
+    "default_scheme",
 ]
 
 
-def lesson_scheme(max_context_length: int, d_model: int) -> PositionScheme:
-    """The scheme of the lesson (a learned table), for a model that is built without naming one."""
+def default_scheme(max_context_length: int, d_model: int) -> PositionScheme:
+    """The position scheme of a model that is built without one: a learned table (L, D)."""
     return LearnedPositionalEmbedding(max_context_length, d_model)

@@ -1,4 +1,4 @@
-"""ALiBi: the further back a key, the lower its score, at a slope of each head's own."""
+"""ALiBi: a bias that lowers a score linearly with the distance to the key; each head has its own slope."""
 
 import math
 
@@ -10,9 +10,10 @@ from poslab.positions.base import PositionScheme, distances
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """One slope a head: ``2^(-8h/H)`` for h = 1..H when H is a power of two.
+    """The slope of each of the H heads: ``2^(-8h/H)`` for h = 1..H if H is a power of two.
 
-    Otherwise the slopes of the nearest lower power c, then every other slope of 2c until H are reached.
+    Otherwise: the slopes for c heads, where c is the largest power of two below H, then every other slope for 2c heads
+    until there are H.
 
     Source: Press et al. 2021 (2108.12409) and its code (``get_slopes``).
     """
@@ -23,9 +24,10 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class ALiBi(PositionScheme):
-    """Adds ``-m_h (i - j)`` to the score of query i and key j in head h. Zero parameters, and no end.
+    """Adds ``-m_h (i - j)`` to the score of query i and key j in head h. No parameters and no longest sequence.
 
-    With one head the slope is 1/256, so flat that it is nearly no position at all: mind that where heads are compared.
+    With one head the slope is 1/256, which is almost no position information. Consider this when comparing numbers of
+    heads.
 
     Source: Press et al. 2021 (2108.12409).
 

@@ -1,4 +1,4 @@
-"""The interface of every position scheme: three places to act, all no-ops until overridden."""
+"""The interface of all position schemes: three methods that do nothing until a scheme overrides them."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -6,40 +6,40 @@ from torch import Tensor, nn
 
 
 def distances(n_queries: int, n_keys: int, device: torch.device) -> Int64[Tensor, "t_q t_k"]:
-    """How far behind its query each key stands, (T_q, T_k), for the last ``n_queries`` of ``n_keys`` positions.
+    """Distance ``i - j`` of each query i to each key j, (T_q, T_k), for the last ``n_queries`` of ``n_keys`` positions.
 
-    Negative for keys after the query, which the causal mask covers.
+    Negative for keys after the query; the causal mask hides those.
     """
     positions = torch.arange(n_keys, device=device)
     return positions[n_keys - n_queries :, None] - positions[None, :]
 
 
 class PositionScheme(nn.Module):
-    """How a model learns where a token stands.
+    """Base class of the modules that tell a model the position of each token.
 
-    A scheme acts in one or more of three places; whatever it does not override stays a no-op:
+    A scheme overrides one or more of three methods; the defaults do nothing:
 
-    - `embed`: vectors added to the token vectors (learned and sinusoidal tables);
-    - `rotate`: a map of queries and keys (rotary schemes);
-    - `bias`: numbers added to the attention scores (ALiBi, T5).
+    - `embed`: vectors that are added to the token vectors (learned and sinusoidal tables);
+    - `rotate`: maps queries and keys by their positions (rotary schemes);
+    - `bias`: numbers that are added to the attention scores (ALiBi, T5).
 
-    Constructor arguments named ``max_context_length``, ``d_model``, ``n_heads`` and ``d_head`` are filled in by the
-    model that owns the scheme; all others are options of its yaml file.
+    Constructor arguments named ``max_context_length``, ``d_model``, ``n_heads`` and ``d_head`` are filled in from the
+    model's configuration; all others are options in the scheme's yaml file.
     """
 
     max_context_length: int | None = None
-    """The longest sequence the scheme can place; None when it has no end."""
+    """The longest sequence that the scheme supports; None if there is no limit."""
 
     d_model: int | None = None
-    """The width of the vectors from `embed`; None when the scheme adds none."""
+    """The width of the vectors from `embed`; None if the scheme adds none."""
 
     drawn: Int64[Tensor, " t"] | None = None
-    """Positions that somebody else drew by `draw`, to be used in training; None: the scheme draws its own."""
+    """Positions (T,) for the next training batch, drawn earlier by `draw`; None: `embed` draws them itself."""
 
     def draw(self, seq_len: int) -> Int64[Tensor, " t"] | None:
-        """The positions (T,) that training gives one batch by torch's random state; None: nothing is left to chance.
+        """Draw the positions (T,) of one training batch from torch's global generator; None if nothing is random.
 
-        A scheme that draws at random in training draws here and nowhere else, and uses `drawn` where it is given.
+        A scheme with random positions in training must draw them like this, and use `drawn` instead if it is set.
         """
         return None
 
@@ -47,30 +47,30 @@ class PositionScheme(nn.Module):
         """Vectors (T, D) to add to the token vectors at positions ``start .. start + seq_len - 1``; None adds nothing.
 
         Raises:
-            ValueError: a position lies outside the table.
+            ValueError: a position is outside the table.
         """
         return None
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
-        """Queries or keys (B, H, T, d_head) that stand at positions ``start .. start + T - 1``, mapped by position."""
+        """Rotate queries or keys (B, H, T, d_head) that are at positions ``start .. start + T - 1``."""
         return x
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"] | None:
         """Bias (H, T_q, T_k) for the scores of the last ``n_queries`` of ``n_keys`` positions; None adds nothing.
 
-        Entries for keys after the query are never used: the causal mask covers them.
+        Entries for keys after the query are ignored: the causal mask hides those keys.
         """
         return None
 
     def table(self) -> Float[Tensor, "l d"] | None:
-        """Every vector that `embed` can add, (L, D), for diagnostics; None for a scheme without a table."""
+        """All vectors that `embed` can add, (L, D), for diagnostics; None for a scheme without a table."""
         return None if self.max_context_length is None else self.embed(self.max_context_length)
 
     def extend(self, max_context_length: int) -> None:
-        """Make the scheme place sequences of ``max_context_length`` tokens; nothing to do for one without an end.
+        """Extend the scheme to sequences of ``max_context_length`` tokens; without a limit there is nothing to do.
 
         Raises:
-            ValueError: the scheme ends before that; names both numbers.
+            ValueError: the scheme cannot be extended that far; names both numbers.
         """
         if self.max_context_length is not None and max_context_length > self.max_context_length:
             raise ValueError(
@@ -79,13 +79,13 @@ class PositionScheme(nn.Module):
             )
 
     def forward(self, seq_len: int) -> Float[Tensor, "t d"] | None:
-        """The vectors of positions ``0 .. seq_len - 1``: the same as `embed`."""
+        """The vectors (T, D) of positions ``0 .. seq_len - 1``, from `embed`; None for a scheme without vectors."""
         return self.embed(seq_len)
 
     def check_range(self, seq_len: int, start: int = 0) -> None:
-        """Refuse positions that a table of ``max_context_length`` rows does not have.
+        """Raise if a table of ``max_context_length`` rows does not have all these positions.
 
-        On the host and before the look-up: on an accelerator a wrong index kills the process instead of raising.
+        The check runs on the host before the look-up: on an accelerator a wrong index aborts the process.
 
         Raises:
             ValueError: ``seq_len < 1``, ``start < 0`` or ``start + seq_len > max_context_length``.

@@ -12,12 +12,12 @@ class LearnedPositionalEmbedding(PositionTable):
     Args:
         max_context_length: L, the number of positions (rows).
         d_model: D, the width of a row.
-        init_std: standard deviation of the normal start.
-        train_offset: ``random`` starts each training batch at a random row.
-        train_positions: ``random`` gives each training batch random rows in increasing order.
+        init_std: standard deviation of the normal initialisation.
+        train_offset: ``none``, or ``random``: each training batch starts at a random row.
+        train_positions: ``none``, or ``random``: each training batch gets random rows in increasing order.
 
     Raises:
-        ValueError: a size below 1, a negative ``init_std``, or an unknown choice.
+        ValueError: a size below 1, a negative ``init_std``, an unknown choice, or both choices ``random``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""No positions at all: order reaches the model only through the causal mask."""
+"""No position scheme: the model gets information about order only from the causal mask."""
 
 from poslab.positions.base import PositionScheme
 
 
 class NoPositions(PositionScheme):
-    """Adds, rotates and biases nothing. Zero parameters."""
+    """Adds no vectors, rotates nothing and adds no bias. No parameters."""

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by an angle that grows with their position."""
+"""Rotary positions (RoPE): queries and keys are rotated by an angle proportional to their position."""
 
 import torch
 from jaxtyping import Float
@@ -8,16 +8,16 @@ from poslab.positions.base import PositionScheme
 
 
 class RotaryPositions(PositionScheme):
-    """Turns pair ``(2k, 2k+1)`` of every query and key at position p by ``p / base^(2k/d_head)`` radians.
+    """Rotates columns ``(2k, 2k+1)`` of every query and key at position p by ``p / base^(2k/d_head)`` radians.
 
-    A score then depends on the offset ``i - j`` alone. Zero parameters, and no end: any length can be placed.
+    A score then depends on positions only through the offset ``i - j``. No parameters and no longest sequence.
 
-    Source: Su et al. 2021 (2104.09864), section 3.2; pairs are interleaved, as there. (The half-split layout of other
-    implementations is a fixed permutation of the columns.)
+    Source: Su et al. 2021 (2104.09864), section 3.2, with interleaved pairs as in the paper. The half-split layout of
+    other implementations is a fixed permutation of the columns.
 
     Args:
         d_head: width of a head; even.
-        base: the slowest pair turns by ``base^(-(d_head-2)/d_head)`` radians a position.
+        base: the slowest pair rotates by ``base^(-(d_head-2)/d_head)`` radians per position.
 
     Raises:
         ValueError: odd ``d_head``, or ``base <= 1``.
@@ -36,15 +36,15 @@ class RotaryPositions(PositionScheme):
         self.base = base
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
-        """Queries or keys (B, H, T, d_head) turned by their positions ``start .. start + T - 1``; fp32 inside."""
+        """Rotate queries or keys (B, H, T, d_head) at positions ``start .. start + T - 1``; computed in fp32."""
         positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
-        # Not a buffer: a cast of the module to bf16 would leave frequencies of three digits, and far positions astray.
+        # Not a buffer: casting the module to bf16 would round the frequencies, and large positions amplify the error.
         pairs = torch.arange(0, self.d_head, 2, device=x.device, dtype=torch.float32)
         angles = torch.outer(positions, self.base ** (-pairs / self.d_head))
         cos, sin = angles.cos(), angles.sin()
         even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-        return turned.flatten(-2).to(x.dtype)
+        rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return rotated.flatten(-2).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"d_head={self.d_head}, base={self.base}"

@@ -13,17 +13,17 @@ def sinusoidal_table(n_positions: int, d_model: int, base: float = 10000.0) -> F
     Source: Vaswani et al. 2017 (1706.03762), section 3.5.
 
     Raises:
-        ValueError: an odd ``d_model`` (a pair would be half), a size below 1, or a base that is not above 1.
+        ValueError: an odd ``d_model`` (sine and cosine need a column each), a size below 1, or a base not above 1.
     """
     if n_positions < 1 or d_model < 1:
         raise ValueError(f"max_context_length {n_positions} and d_model {d_model} must be at least 1")
     if d_model % 2:
         raise ValueError(
-            f"d_model {d_model} is odd, but sine and cosine come in pairs; use an even one, {d_model + 1} say"
+            f"d_model {d_model} is odd, but sine and cosine come in pairs; use an even d_model, such as {d_model + 1}"
         )
     if not base > 1:
         raise ValueError(f"base {base} must be above 1 (10000 in the paper)")
-    # Angles in fp64: at position 10,000 an fp32 angle is already off by 1e-3 rad, however exact the sine is.
+    # Angles in fp64: at position 10,000 the rounding error of an fp32 angle is about 1e-3 rad.
     positions = torch.arange(n_positions, dtype=torch.float64)
     frequencies = base ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angles = positions[:, None] * frequencies[None, :]
@@ -31,20 +31,20 @@ def sinusoidal_table(n_positions: int, d_model: int, base: float = 10000.0) -> F
 
 
 class SinusoidalPositionalEmbedding(PositionTable):
-    """Fixed waves of many lengths, added to the token vectors. Zero parameters.
+    """Fixed sine and cosine waves of several wavelengths, added to the token vectors. No parameters.
 
-    The table is the non-persistent buffer ``.pe`` (L, D): it follows the module to its device and stays out of
-    checkpoints, so a longer context later is no size mismatch.
+    The table is the non-persistent buffer ``.pe`` (L, D): it moves with the module to a device and is not part of
+    checkpoints, so that a checkpoint loads into a model with a longer context.
 
     Args:
         max_context_length: L, the number of positions (rows).
         d_model: D, the width of a row; even.
-        base: the slowest pair has wavelength ``2 pi base^((D-2)/D)``.
-        train_offset: ``random`` starts each training batch at a random row.
-        train_positions: ``random`` gives each training batch random rows in increasing order.
+        base: the slowest pair has wavelength ``2 pi base^((D-2)/D)``, in tokens.
+        train_offset: ``none``, or ``random``: each training batch starts at a random row.
+        train_positions: ``none``, or ``random``: each training batch gets random rows in increasing order.
 
     Raises:
-        ValueError: odd ``d_model``, a size below 1, ``base <= 1``, or an unknown choice.
+        ValueError: odd ``d_model``, a size below 1, ``base <= 1``, an unknown choice, or both choices ``random``.
     """
 
     pe: Float[Tensor, "l d"]
@@ -66,7 +66,7 @@ class SinusoidalPositionalEmbedding(PositionTable):
         return self.pe
 
     def extend(self, max_context_length: int) -> None:
-        """A longer table by the same formula; its first rows do not change."""
+        """Rebuild the table with ``max_context_length`` rows if that is longer; the existing rows do not change."""
         if max_context_length > self.max_context_length:
             self.max_context_length = max_context_length
             self.pe = sinusoidal_table(max_context_length, self.d_model, self.base).to(self.pe)

@@ -1,4 +1,4 @@
-"""T5's relative positions: a learned number for each bucket of distances and each head."""
+"""T5's relative positions: one learned bias per head and bucket of distances."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -8,10 +8,11 @@ from poslab.positions.base import PositionScheme, distances
 
 
 def t5_bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """The smallest distance ``i - j`` of each bucket: half of them one distance each, the rest on a logarithmic scale.
+    """The smallest distance ``i - j`` of each bucket, in tokens.
 
-    With 32 buckets up to 128, buckets 16 to 31 begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99
-    and 113.
+    The first half of the buckets has one distance each; the second half is logarithmic up to ``max_distance``. For 32
+    buckets and distance 128, buckets 16 to 31 start at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99 and
+    113.
 
     Source: Raffel et al. 2019 (1910.10683) and its code, the causal (one-sided) variant.
     """
@@ -20,8 +21,9 @@ def t5_bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
     starts = list(range(n_exact))
     distance = n_exact
     for step in range(n_logarithmic):
-        # From just below n_exact * (max_distance / n_exact)^(step / n_logarithmic) up, compared in whole numbers: in
-        # floating point a border that is a whole number, as 128 of (32, 256) is, can come out a hair above it.
+        # The bucket starts at the smallest integer that is at least
+        # n_exact * (max_distance / n_exact)^(step / n_logarithmic). The search starts just below it and compares
+        # integers: rounding errors of floats would move a start that is an exact integer, such as 128 for (32, 256).
         distance = max(distance, int(n_exact * (max_distance / n_exact) ** (step / n_logarithmic)) - 1)
         while distance**n_logarithmic < max_distance**step * n_exact ** (n_logarithmic - step):
             distance += 1
@@ -31,25 +33,26 @@ def t5_bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 MOST_BUCKETS = 1024
 MOST_DISTANCE = 2**20
-"""The borders are found in whole numbers, whose digits grow with both."""
+"""Upper limits: `t5_bucket_starts` compares integers whose number of digits grows with both values."""
 
 
 class T5Bias(PositionScheme):
-    """Adds a learned number per bucket and head to the scores, shared by all layers: ``n_buckets * H`` parameters.
+    """Adds a learned bias per bucket and head to the scores; all layers share its ``n_buckets * H`` parameters.
 
-    The scores are divided by sqrt(d_head) before it is added; nothing is divided here. No end: what is further than
-    ``max_distance`` shares the last bucket.
+    The attention divides the scores by sqrt(d_head) before it adds the bias; the bias itself is not scaled. There is no
+    longest sequence: all distances from the start of the last bucket on share that bucket.
 
     Source: Raffel et al. 2019 (1910.10683), section 2.1.
 
     Args:
         n_heads: H.
-        n_buckets: even.
-        max_distance: where the last bucket's logarithmic scale ends, in tokens.
-        init_std: standard deviation of the normal start.
+        n_buckets: number of buckets; even.
+        max_distance: distance at which the logarithmic scale ends, in tokens.
+        init_std: standard deviation of the normal initialisation.
 
     Raises:
-        ValueError: ``n_heads < 1``, an odd or too small ``n_buckets``, or ``max_distance`` not above half of it.
+        ValueError: ``n_heads < 1``, ``n_buckets`` odd, below 2 or above 1024, or ``max_distance`` not above
+            ``n_buckets / 2`` or above 2^20; names the numbers.
     """
 
     starts: Int64[Tensor, " buckets"]
@@ -73,7 +76,7 @@ class T5Bias(PositionScheme):
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
         """Bias (H, T_q, T_k) for the last ``n_queries`` of ``n_keys`` positions."""
-        # By distance first: there are n_keys of them, and n_queries * n_keys cells.
+        # Look up each of the n_keys distances once instead of each of the n_queries * n_keys cells.
         by_distance = torch.arange(n_keys, device=self.weight.device)
         values = self.weight[torch.bucketize(by_distance, self.starts, right=True) - 1]
         behind = distances(n_queries, n_keys, self.weight.device).clamp(min=0)

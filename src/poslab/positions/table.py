@@ -1,4 +1,4 @@
-"""What schemes with one row per position share: which rows a sequence gets, in training and after it."""
+"""Base class of schemes with one row per position: chooses the rows of a sequence, in training and evaluation."""
 
 from abc import abstractmethod
 
@@ -14,16 +14,16 @@ CHOICES = ("none", "random")
 class PositionTable(PositionScheme):
     """A table (L, D) whose rows are added to the token vectors.
 
-    Outside training a sequence gets rows ``0 .. T - 1``. In training it can get others, so that all L rows are learned,
-    or met, although the sequences are shorter; one draw holds for the whole batch.
+    In evaluation a sequence gets rows ``0 .. T - 1``. In training it can get random ones, so that training uses all L
+    rows although the sequences are shorter; all sequences of a batch get the same rows.
 
-    Source: Ruoss et al. 2023 (2305.16843) for random positions; a random offset is the same with the gaps left out.
+    Source: Ruoss et al. 2023 (2305.16843) for random positions; a random offset is the variant without gaps.
 
     Args:
-        max_context_length: L.
-        d_model: D.
-        train_offset: ``random`` starts at a random row.
-        train_positions: ``random`` takes T random rows in increasing order.
+        max_context_length: L, the number of positions (rows).
+        d_model: D, the width of a row.
+        train_offset: ``none``, or ``random``: T consecutive rows from a random one on.
+        train_positions: ``none``, or ``random``: T random rows in increasing order.
 
     Raises:
         ValueError: a size below 1, an unknown choice, or both choices at once.
@@ -50,13 +50,13 @@ class PositionTable(PositionScheme):
 
     @abstractmethod
     def rows(self) -> Float[Tensor, "l d"]:
-        """The whole table, with gradient if it has parameters."""
+        """The whole table (L, D), with gradient if it has parameters."""
 
     def embed(self, seq_len: int, start: int = 0) -> Float[Tensor, "t d"]:
-        """Rows ``start .. start + seq_len - 1``, (T, D); in training perhaps others, see the class.
+        """Rows ``start .. start + seq_len - 1``, (T, D); in training random ones with the options of the class.
 
         Raises:
-            ValueError: a position outside ``[0, L)``; names the length and L.
+            ValueError: a position is outside ``[0, L)``; names the length and L.
         """
         self.check_range(seq_len, start)
         rows = self.rows()
@@ -66,7 +66,7 @@ class PositionTable(PositionScheme):
             start = self._random_start(seq_len)
         if self.training and self.train_positions == "random":
             return rows[self._random_subset(seq_len).to(rows.device)]
-        # A slice, not a look-up: the gradient is the same and no index tensor is made.
+        # A slice has the same gradient as a look-up and needs no index tensor.
         return rows[start : start + seq_len]
 
     def draw(self, seq_len: int) -> Int64[Tensor, " t"] | None:
@@ -77,7 +77,7 @@ class PositionTable(PositionScheme):
         return None
 
     def forward(self, seq_len: int) -> Float[Tensor, "t d"]:
-        """The vectors of a sequence of ``seq_len`` tokens, (T, D).
+        """The vectors (T, D) of a sequence of ``seq_len`` tokens.
 
         Raises:
             ValueError: ``seq_len`` outside ``[1, L]``; names both numbers.

@@ -1,4 +1,7 @@
-"""Tasks: one file each, all behind the interface in `base`. NumPy only, so a task can be checked before torch loads."""
+"""Tasks, one file each; all implement the interface in `base`.
+
+They need NumPy only, so that the command line can check a task without importing torch.
+"""
 
 from poslab.tasks.base import Batch, Task
 

@@ -1,4 +1,4 @@
-"""Name the value that a key was paired with."""
+"""Recall the value that was paired with a key."""
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -8,28 +8,30 @@ from poslab.tasks.strings import draw_strings
 
 
 class AssociativeRecallTask(Task):
-    """Pairs of a key and a value, then some of the keys again, each to be followed by its value.
+    """Key/value pairs, followed by queries: keys of the row, after each of which the model has to predict its value.
 
-    For two pairs and two queries the model sees the first row and has to name the second (``.`` counts in no loss)::
+    For two pairs and two queries, the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    k5  v9  k3  v1  k3  v1  k5
         targets   .   .   .   .   v1  .   v9
 
-    The keys of a row are distinct, so every queried value can be deduced, at every length. Values are drawn freely, and
-    each query is any of the row's keys, asked before or not. Source: Arora et al. 2023 (arXiv 2312.04927), multi-query
-    associative recall; here queries follow one another, with nothing between that could overwrite a pair.
+    The keys of a row are distinct, so every answer is determined at every length. Values are drawn independently.
+    Queries are drawn from the row's keys with replacement.
 
-    Token ids: keys ``0 .. n_keys - 1``, written k0, k1, .., then values, written v0, v1, ...
+    Token ids: keys ``0 .. n_keys - 1`` (labels k0, k1, ..), then values (labels v0, v1, ..).
+
+    Source: Arora et al. 2023 (2312.04927), multi-query associative recall; here the queries follow one another without
+    gaps.
 
     Args:
-        n_keys: keys there are; at least as many as pairs.
-        n_values: values there are.
-        length: n, pairs; the most of training. The model sees ``T = 2 n + 2 q - 1`` tokens for q queries.
-        min_length: the fewest pairs of training, each batch draws one number; None: always ``length``.
-        n_queries: q, keys that are asked for; None: as many as pairs.
+        n_keys: number of different keys; at least ``length``.
+        n_values: number of different values.
+        length: n, the number of pairs, the largest in training. The model reads ``T = 2 n + 2 q - 1`` tokens.
+        min_length: the smallest number of pairs in training, where each batch draws one; None: always ``length``.
+        n_queries: q, the number of queries; None: as many as pairs.
 
     Raises:
-        ValueError: a size that leaves the task empty, or more pairs than keys.
+        ValueError: a size that is too small, or more pairs than keys; names the numbers.
     """
 
     def __init__(
@@ -54,24 +56,24 @@ class AssociativeRecallTask(Task):
         super().check_length(length)
         if length > self.n_keys:
             raise ValueError(
-                f"length {length}, pairs with a key each, but there are only {self.n_keys} distinct keys; "
+                f"length {length} needs {length} distinct keys, but there are only {self.n_keys} distinct keys; "
                 f"use a smaller length or at least task.n_keys={length}"
             )
 
     def queries_at(self, length: int) -> int:
-        """q at one length: the keys that are asked for."""
+        """q, the number of queries in a row with ``length`` pairs."""
         return length if self.n_queries is None else self.n_queries
 
     def seq_len_at(self, length: int) -> int:
-        # The last value is only ever a target.
+        # Without the last value: it is a target only.
         return 2 * length + 2 * self.queries_at(length) - 1
 
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         keys = draw_strings(rng, self.n_keys, batch_size, length, distinct=True)
         values = self.n_keys + rng.integers(self.n_values, size=(batch_size, length))
-        asked = rng.integers(length, size=(batch_size, self.queries_at(length)))
-        queries, answers = (np.take_along_axis(part, asked, axis=1) for part in (keys, values))
-        rows = np.concatenate((_in_turn(keys, values), _in_turn(queries, answers)), axis=1)
+        queried = rng.integers(length, size=(batch_size, self.queries_at(length)))
+        queries, answers = (np.take_along_axis(part, queried, axis=1) for part in (keys, values))
+        rows = np.concatenate((_interleave(keys, values), _interleave(queries, answers)), axis=1)
         targets = rows[:, 1:].copy()
         targets[:, : 2 * length] = IGNORED
         targets[:, 2 * length + 1 :: 2] = IGNORED
@@ -81,7 +83,7 @@ class AssociativeRecallTask(Task):
         return f"k{token}" if token < self.n_keys else f"v{token - self.n_keys}"
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        """The value of the queried pair, where it stood first."""
+        """Cells (query, key), (T, T), of each queried key and the value after its first occurrence."""
         cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
         first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
         queries = np.flatnonzero((tokens < self.n_keys) & (first < np.arange(len(tokens))))
@@ -102,10 +104,10 @@ class AssociativeRecallTask(Task):
         return targets
 
     def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
-        """One: the value of the key that the prompt ends with."""
+        """Always 1: the value of the key at the end of the prompt."""
         return 1
 
 
-def _in_turn(first: Int64[np.ndarray, "b n"], second: Int64[np.ndarray, "b n"]) -> Int64[np.ndarray, "b m"]:
-    """``a1 b1 a2 b2 ..`` from ``a1 a2 ..`` and ``b1 b2 ..``."""
+def _interleave(first: Int64[np.ndarray, "b n"], second: Int64[np.ndarray, "b n"]) -> Int64[np.ndarray, "b m"]:
+    """Interleave the columns ``a1 a2 ..`` and ``b1 b2 ..`` to ``a1 b1 a2 b2 ..``, (B, 2 n)."""
     return np.stack((first, second), axis=2).reshape(len(first), -1)

@@ -1,4 +1,4 @@
-"""Write one token as often as it stood before a separator, and then stop."""
+"""Repeat one token as often as it occurred before a separator, then stop."""
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -7,27 +7,28 @@ from poslab.tasks.transduction import Transduction
 
 
 class CountTask(Transduction):
-    """``x .. x SEP x .. x EOS``: n times the same symbol, to be written n times again. Only its number matters.
+    """``x .. x SEP x .. x EOS``: the model has to write a symbol that occurred n times n times again, then EOS.
 
-    For n = 3 the model sees the first row and has to name the second (``.`` counts in no loss)::
+    For n = 3 the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    7  7  7  SEP  7  7   7
         targets   .  .  .   7   7  7  EOS
 
-    The symbol is a mere look-up; when to name EOS has to be counted, so lengths should vary in training. Every earlier
-    token that is the symbol holds the answer. Source: Kazemnejad et al. 2023 (arXiv 2305.19466), the copy task with one
-    token repeated.
+    The symbol can be read from any earlier token, so only the position of EOS needs counting; lengths should therefore
+    vary in training. In `answer_cells` every earlier occurrence of the symbol holds the answer.
+
+    Source: Kazemnejad et al. 2023 (2305.19466), the copy task with one token repeated.
 
     Args:
-        n_symbols: symbols a row's one symbol is drawn from; the separator is one token more.
-        length: n, how often it stands; the longest of training. The model sees ``T = 2 n + 1`` tokens, one more with
-            ``bos``, one less without ``eos``.
-        min_length: the shortest of training, each batch draws one length; None: always ``length``.
-        bos: begin every row with a BOS token.
-        eos: end every answer with an EOS token, which has to be named too; without it nothing has to be counted.
+        n_symbols: number of different symbols; the separator is one more token.
+        length: n, the number of repetitions, the largest in training. The model reads ``T = 2 n + 1`` tokens, one more
+            with ``bos`` and one less without ``eos``.
+        min_length: the smallest n in training, where each batch draws one; None: always ``length``.
+        bos: start every row with a BOS token.
+        eos: end every answer with an EOS token, which is a target too; without it the task needs no counting.
 
     Raises:
-        ValueError: a size that leaves the task empty.
+        ValueError: a size that is too small; names it.
     """
 
     def __init__(

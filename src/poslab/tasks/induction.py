@@ -1,4 +1,4 @@
-"""Go on with a string from a place within it: name what followed this token before."""
+"""Continue a string from a random place in it: predict the token that followed the current one before."""
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -8,24 +8,25 @@ from poslab.tasks.strings import draw_strings
 
 
 class InductionTask(Task):
-    """``x1 .. x2n``, all distinct, then ``xr`` for a random r and what followed it, n tokens long.
+    """``x1 .. x2n``, all distinct, then ``xr`` for a random r from 1 to n, after which the n next tokens are targets.
 
-    For n = 2 the model sees the first row and has to name the second (``.`` counts in no loss); here r is 2::
+    For n = 2 and r = 2, the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    7  2  5  9  2  5
         targets   .  .  .  .  5  9
 
-    Each target is what followed the current token before. How far back that is differs from row to row: r is any of
-    ``1 .. n`` and each distance is right in one row of n, so the token has to be found by what it is. Source: Olsson et
-    al. 2022 (arXiv 2209.11895), induction heads.
+    Each target is the token that followed the current token at its first occurrence. The distance to that occurrence is
+    the same within a row and uniform over n values from row to row, so the model has to find it by content.
+
+    Source: Olsson et al. 2022 (2209.11895), induction heads.
 
     Args:
-        n_symbols: V, symbols a row is drawn from; at least twice ``length``.
-        length: n, tokens to go on with; the longest of training. The model sees ``T = 3 n`` tokens.
-        min_length: the shortest of training, each batch draws one length; None: always ``length``.
+        n_symbols: V, the number of different symbols; at least ``2 * length``.
+        length: n, the number of targets per row, the largest in training. The model reads ``T = 3 n`` tokens.
+        min_length: the smallest n in training, where each batch draws one; None: always ``length``.
 
     Raises:
-        ValueError: a size that leaves the task empty, or more distinct symbols than there are.
+        ValueError: a size that is too small, or too few symbols for ``length``; names the numbers.
     """
 
     def __init__(self, n_symbols: int = 64, length: int = 6, min_length: int | None = None) -> None:
@@ -38,7 +39,7 @@ class InductionTask(Task):
         super().check_length(length)
         if 2 * length > self.n_symbols:
             raise ValueError(
-                f"length {length} begins with {2 * length} distinct symbols, but there are only {self.n_symbols}; "
+                f"length {length} needs {2 * length} distinct symbols, but there are only {self.n_symbols}; "
                 f"use a smaller length or at least task.n_symbols={2 * length}"
             )
 
@@ -58,7 +59,7 @@ class InductionTask(Task):
         return str(token)
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        """What followed the current token where it stood first."""
+        """Cells (query, key), (T, T), of each repeated token and the token after its first occurrence."""
         cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
         first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
         queries = np.flatnonzero(first < np.arange(len(tokens)))
@@ -78,5 +79,5 @@ class InductionTask(Task):
         return targets
 
     def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
-        """Half as many as the symbols before the one that the prompt ends with, as in training; at least one."""
+        """Half the number of tokens before the last token of the prompt, as in training; at least 1."""
         return max(1, (len(prompt) - 1) // 2)

@@ -7,20 +7,20 @@ from poslab.tasks.base import Batch, Task, check_at_least
 
 
 class RepeatTask(Task):
-    """One random token per row, again and again. Positions do not matter: the answer is the current token.
+    """One random token per row, repeated. The target is always the current token, so positions do not matter.
 
-    For ``seq_len`` 4 the model sees the first row and has to name the second::
+    For ``seq_len`` 4 the model reads ``tokens`` and has to predict ``targets``::
 
         tokens    9  9  9  9
         targets   9  9  9  9
 
     Args:
-        n_symbols: V, tokens a row is drawn from.
-        seq_len: T, tokens the model sees; the longest of training.
-        min_seq_len: the shortest of training, each batch draws one length; None: always ``seq_len``.
+        n_symbols: V, the number of different tokens.
+        seq_len: T, the number of tokens that the model reads, the largest in training.
+        min_seq_len: the smallest T in training, where each batch draws one; None: always ``seq_len``.
 
     Raises:
-        ValueError: a size that leaves the task empty.
+        ValueError: a size that is too small; names it.
     """
 
     def __init__(self, n_symbols: int = 64, seq_len: int = 12, min_seq_len: int | None = None) -> None:
@@ -42,8 +42,8 @@ class RepeatTask(Task):
         return str(token)
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        # In a row of this task all tokens are equal; in a prompt they may not be.
+        # All tokens of a row are equal, but those of a prompt may differ.
         return np.tri(len(tokens), dtype=bool) & (tokens[:, None] == tokens)
 
     def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
-        return np.array([tokens[: query + 1][-1] for query in range(len(tokens))])
+        return tokens.copy()

@@ -7,16 +7,16 @@ from poslab.tasks.strings import StringTransduction
 
 
 class ReverseTask(StringTransduction):
-    """``x1 .. xn SEP xn .. x1``: after the separator, write the string backwards.
+    """``x1 .. xn SEP xn .. x1``: the model has to write the string backwards after the separator.
 
-    The place to look at moves away by two tokens with every step, where a copy's keeps its distance. For n = 3 the
-    model sees the first row and has to name the second (``.`` counts in no loss)::
+    The distance to the token that holds the answer grows by two with every step; in `CopyTask` it is constant. For
+    n = 3 the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    7  2  5  SEP  5  2
         targets   .  .  .   5   2  7
 
-    With ``bos`` and ``eos`` the row is ``BOS x1 .. xn SEP xn .. x1 EOS``. The model sees ``T = 2 n`` tokens, one more
-    with ``bos``, one more with ``eos``. The options are those of `StringTransduction`.
+    With ``bos`` and ``eos`` the row is ``BOS x1 .. xn SEP xn .. x1 EOS``. The model reads ``T = 2 n`` tokens, one more
+    with ``bos`` and one more with ``eos``. The options are those of `StringTransduction`.
     """
 
     def places(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:

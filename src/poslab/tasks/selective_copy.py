@@ -1,4 +1,4 @@
-"""Copy the symbols that stand between noise after a separator."""
+"""Copy, after a separator, the symbols of a source that also contains noise tokens."""
 
 import numpy as np
 from jaxtyping import Int64
@@ -7,31 +7,32 @@ from poslab.tasks.strings import StringTransduction
 
 
 class SelectiveCopyTask(StringTransduction):
-    """``x1 .. xn`` scattered among NOISE tokens, SEP, and then ``x1 .. xn`` alone, in order.
+    """``x1 .. xn`` at random places among NOISE tokens, SEP, and then ``x1 .. xn`` in order, without the noise.
 
-    What to copy is known by what it is, not by where it stands: every symbol counts as marked, the NOISE token does
-    not. For n = 3 and two noise tokens the model sees the first row and has to name the second (``.`` counts in no
-    loss)::
+    The model has to recognise what to copy by content, not by position: every token except NOISE is copied. For n = 3
+    and two noise tokens, the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    7  NOISE  2  NOISE  5  SEP  7  2
         targets   .    .    .    .    .   7   2  5
 
-    Every choice of places for the noise is equally likely. Sources: Gu and Dao 2023 (arXiv 2312.00752), the selective
-    copying task; Jing et al. 2019 (1706.02761), the denoising task.
+    All placements of the noise are equally likely.
+
+    Sources: Gu and Dao 2023 (2312.00752), the selective copying task; Jing et al. 2019 (1706.02761), the denoising
+    task.
 
     Args:
-        n_symbols: symbols a string is drawn from; SEP and NOISE are two tokens more.
-        length: n, symbols to copy; the longest of training. The model sees ``T = 2 n + n_noise`` tokens, one more with
-            ``bos``, one more with ``eos``.
-        min_length: the shortest of training, each batch draws one length; None: always ``length``.
-        n_noise: NOISE tokens in every source, whatever its length; with 0 the task is `CopyTask`.
-        bos: begin every row with a BOS token.
-        eos: end every answer with an EOS token, which has to be named too.
-        distinct: no symbol stands twice in a string.
+        n_symbols: number of different symbols; SEP and NOISE are two more tokens.
+        length: n, the number of symbols to copy, the largest in training. The model reads ``T = 2 n + n_noise``
+            tokens, one more with ``bos`` and one more with ``eos``.
+        min_length: the smallest n in training, where each batch draws one; None: always ``length``.
+        n_noise: number of NOISE tokens in a source, the same at all lengths; with 0 the task is `CopyTask`.
+        bos: start every row with a BOS token.
+        eos: end every answer with an EOS token, which is a target too.
+        distinct: no symbol occurs twice in a string.
 
     Raises:
-        ValueError: a size that leaves the task empty, fewer noise tokens than none, or more distinct symbols than
-            there are.
+        ValueError: a size that is too small, a negative ``n_noise``, or more distinct symbols than ``n_symbols``;
+            names the numbers.
     """
 
     def __init__(

@@ -7,16 +7,16 @@ from poslab.tasks.strings import StringTransduction
 
 
 class SortTask(StringTransduction):
-    """``x1 .. xn SEP`` and then the same symbols by ascending id. Where a symbol stood does not matter.
+    """``x1 .. xn SEP``, then the same symbols sorted by id. The answer does not depend on the order of the source.
 
-    For n = 4 the model sees the first row and has to name the second (``.`` counts in no loss)::
+    For n = 4 the model reads ``tokens`` and has to predict ``targets`` (``.``: ignored)::
 
         tokens    7  2  9  2  SEP  2  2  7
         targets   .  .  .  .   2   2  7  9
 
-    The order is stable: of equal symbols, the one written first is the one that stood first, and its place holds the
-    answer. With ``bos`` and ``eos`` the row begins with BOS and ends with EOS. The model sees ``T = 2 n`` tokens, one
-    more with ``bos``, one more with ``eos``. The options are those of `StringTransduction`.
+    The sort is stable: `answer_cells` takes equal symbols in the order in which they occur in the source. With ``bos``
+    and ``eos`` the row starts with BOS and ends with EOS. The model reads ``T = 2 n`` tokens, one more with ``bos`` and
+    one more with ``eos``. The options are those of `StringTransduction`.
     """
 
     def places(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:

@@ -1,4 +1,4 @@
-"""What transductions whose source is a random string share: the draw, with or without repeated symbols."""
+"""Base class of the transductions whose source is a random string."""
 
 import numpy as np
 from jaxtyping import Int64
@@ -7,18 +7,18 @@ from poslab.tasks.transduction import Transduction
 
 
 class StringTransduction(Transduction):
-    """A transduction of ``x1 .. xn``, each symbol drawn uniformly.
+    """A transduction of a string ``x1 .. xn`` whose symbols are drawn uniformly.
 
     Args:
-        n_symbols: symbols a string is drawn from; the separator is one token more.
-        length: n, symbols per string; the longest of training.
-        min_length: the shortest of training, each batch draws one length; None: always ``length``.
-        bos: begin every row with a BOS token.
-        eos: end every answer with an EOS token, which has to be named too.
-        distinct: no symbol stands twice in a string.
+        n_symbols: number of different symbols; the separator is one more token.
+        length: n, the number of symbols in a string, the largest in training.
+        min_length: the smallest n in training, where each batch draws one; None: always ``length``.
+        bos: start every row with a BOS token.
+        eos: end every answer with an EOS token, which is a target too.
+        distinct: no symbol occurs twice in a string.
 
     Raises:
-        ValueError: a size that leaves the task empty, or more distinct symbols than there are.
+        ValueError: a size that is too small, or more distinct symbols than ``n_symbols``; names the numbers.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StringTransduction(Transduction):
         super().check_length(length)
         if self.distinct and length > self.n_symbols:
             raise ValueError(
-                f"length {length} with distinct symbols, but there are only {self.n_symbols}; "
+                f"length {length} needs {length} distinct symbols, but there are only {self.n_symbols}; "
                 "use more task.n_symbols or task.distinct=false"
             )
 
@@ -48,7 +48,7 @@ class StringTransduction(Transduction):
 def draw_strings(
     rng: np.random.Generator, n_symbols: int, batch_size: int, length: int, distinct: bool
 ) -> Int64[np.ndarray, "b n"]:
-    """Random strings (B, n) over ``n_symbols`` symbols; with ``distinct`` no symbol stands twice in one."""
+    """Draw random strings (B, n) over ``n_symbols`` symbols; with ``distinct`` no symbol occurs twice in a string."""
     if not distinct:
         return rng.integers(n_symbols, size=(batch_size, length))
     shuffled = rng.permuted(np.tile(np.arange(n_symbols), (batch_size, 1)), axis=1)

@@ -1,7 +1,7 @@
-"""What tasks of the form ``source SEP answer`` share: separators, an optional start and end, and which tokens count.
+"""Base class of the tasks of the form ``source SEP answer``.
 
-A task of this form says three things: how sources are drawn, which places of a source its answer is read from, and, for
-the oracle, the rule once more for one symbol at a time.
+A subclass defines how sources are drawn (`sources`), which source tokens make up the answer (`places`) and, for the
+oracle, the same rule for one symbol at a time (`deduce_symbol`).
 """
 
 from abc import abstractmethod
@@ -13,20 +13,20 @@ from poslab.tasks.base import IGNORED, Batch, Task, check_at_least
 
 
 class Transduction(Task):
-    """``[BOS] source SEP answer [EOS]``: after the separator, write what follows from the source.
+    """``[BOS] source SEP answer [EOS]``: the model has to write, after the separator, the answer to the source.
 
-    The answer and the EOS count in loss and accuracy, the source does not. Token ids: symbols ``0 .. n_symbols - 1``,
-    then SEP, then BOS and EOS where they are used.
+    Answer and EOS count in loss and accuracy; the source is ignored. Token ids: symbols ``0 .. n_symbols - 1``, then
+    SEP, then BOS and EOS if they are used.
 
     Args:
-        n_symbols: symbols that sources are made of.
-        length: n, symbols to write; the longest of training.
-        min_length: the shortest of training; None: always ``length``.
-        bos: begin every row with a BOS token.
-        eos: end every answer with an EOS token, which has to be named too.
+        n_symbols: number of different symbols in sources.
+        length: n, the number of symbols in the answer, the largest in training.
+        min_length: the smallest n in training, where each batch draws one; None: always ``length``.
+        bos: start every row with a BOS token.
+        eos: end every answer with an EOS token, which is a target too.
 
     Raises:
-        ValueError: a size that leaves the task empty.
+        ValueError: a size that is too small; names it.
     """
 
     def __init__(
@@ -42,40 +42,40 @@ class Transduction(Task):
 
     @property
     def source_start(self) -> int:
-        """The index of the first source token."""
+        """Index of the first source token in a row."""
         return 0 if self.bos is None else 1
 
     def source_length(self, length: int) -> int:
-        """Tokens in the source of an answer of ``length`` tokens."""
+        """S, the number of tokens in the source of an answer of ``length`` symbols."""
         return length
 
     def seq_len_at(self, length: int) -> int:
-        # The last token of a row is only ever a target.
+        # Without the last token of a row: it is a target only.
         return self.source_start + self.source_length(length) + length + (self.eos is not None)
 
     @abstractmethod
     def sources(self, rng: np.random.Generator, batch_size: int, length: int) -> Int64[np.ndarray, "b s"]:
-        """Sources whose answers have ``length`` tokens."""
+        """Draw sources (B, S) whose answers have ``length`` symbols."""
 
     @abstractmethod
     def places(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
-        """Where in its source each symbol of the answer stands, counted from the source's first token."""
+        """Index in its source of each symbol of the answer, (B, n), counted from the source's first token."""
 
     @abstractmethod
     def deduce_symbol(self, source: list[int], written: int) -> int | None:
-        """The oracle's rule: the symbol of the answer that comes after the first ``written``; None after the last.
+        """The oracle's rule: the next symbol of the answer after ``written`` symbols; None if there is no next one.
 
-        It must not use `places`, which it is there to check.
+        Implement it without `places`: the oracle is there to check it.
         """
 
     def answers(self, sources: Int64[np.ndarray, "b s"]) -> Int64[np.ndarray, "b n"]:
-        """The answer to each source."""
+        """The answers (B, n) to the sources (B, S)."""
         return np.take_along_axis(sources, self.places(sources), axis=1)
 
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         sources = self.sources(rng, batch_size, length)
         separator = self.source_start + sources.shape[1]
-        # One token more than the model sees.
+        # One token more than the model reads: the last target.
         rows = np.empty((batch_size, self.seq_len_at(length) + 1), dtype=np.int64)
         if self.bos is not None:
             rows[:, 0] = self.bos
@@ -93,7 +93,7 @@ class Transduction(Task):
         return names.get(token, str(token))
 
     def separator_index(self, tokens: Int64[np.ndarray, " t"]) -> int:
-        """Where the separator stands in one sequence; T as long as there is none."""
+        """Index of the separator in one sequence; T if it has none."""
         found = np.flatnonzero(tokens == self.separator)
         return int(found[0]) if len(found) else len(tokens)
 
@@ -101,7 +101,7 @@ class Transduction(Task):
         cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
         separator = self.separator_index(tokens)
         places = self.places(tokens[None, self.source_start : separator])[0]
-        # The EOS stands nowhere, and of a row that is not finished yet only the queries so far have a cell.
+        # EOS has no cell: it does not occur in the source. Of an unfinished row, only the queries so far have cells.
         for written, place in enumerate(places[: len(tokens) - separator]):
             cells[separator + written, self.source_start + place] = True
         return cells
@@ -119,7 +119,7 @@ class Transduction(Task):
         return targets
 
     def prompt(self, symbols: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " t"]:
-        """``[BOS] symbols SEP``; tokens around the symbols that are there already are not added again."""
+        """Build ``[BOS] symbols SEP``; BOS and SEP are not added if ``symbols`` has them already."""
         parts = [symbols]
         if self.bos is not None and (not len(symbols) or symbols[0] != self.bos):
             parts.insert(0, np.array([self.bos]))
@@ -128,7 +128,7 @@ class Transduction(Task):
         return np.concatenate(parts)
 
     def answer_length(self, prompt: Int64[np.ndarray, " t"]) -> int:
-        """The tokens of the whole answer, with its EOS, less those that stand after the separator already."""
+        """Number of tokens in the answer, EOS included, minus those that the prompt already has after the separator."""
         separator = self.separator_index(prompt)
         answer = self.answers(prompt[None, self.source_start : separator]).shape[1] + (self.eos is not None)
         return max(0, answer - (len(prompt) - separator - 1))
