@@ -1,10 +1,12 @@
 """Finds processes and waits for them."""
 
-import subprocess
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from poslab.pictures import drawing
@@ -12,10 +14,13 @@ from poslab.pictures.drawing import CAN_FORK, reap
 
 
 def processes_of(session: int) -> list[str]:
-    """The living processes of a session, as `ps` shows them."""
-    listed = subprocess.run(["ps", "-eo", "sid=,pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 3) for line in listed.splitlines()]
-    return [f"{row[1]} {row[3]}" for row in rows if int(row[0]) == session and not row[2].startswith("Z")]
+    """The living processes of a session: number and command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.info['cmdline'] or [])}")
+    return found
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:

@@ -1,6 +1,7 @@
 """Runs of two processes, and that they equal a run of one."""
 
 import csv
+import re
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,8 @@ AS_ONE = (
     "data.val_examples=50",
     "seed=4",
 )
+# What Gloo says on a machine whose own name has no address, as in many a container; it then uses the loopback one.
+UNRESOLVED = re.compile(r"^\[W\d+ [\d:.]+ ProcessGroupGloo\.cpp:\d+\] Warning: Unable to resolve hostname .*\n", re.M)
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
@@ -39,7 +42,7 @@ def assert_same_curves(one: Path, other: Path, without: str = " ") -> None:
 
 def assert_one_run(folder: Path, done: subprocess.CompletedProcess[str]) -> None:
     """One folder, one event stream, each line once; no rank has anything to complain of."""
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, UNRESOLVED.sub("", done.stderr)) == (0, "")
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1
     assert len(list(folder.glob("*.log"))) == 1
     for said in (done.stdout, (folder / "train.log").read_text(encoding="utf-8")):

@@ -33,7 +33,8 @@ class DurableFiles(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         file = io.BytesIO()
         torch.save(checkpoint, file)
-        write_atomically(Path(path), file.getbuffer(), durable=True)
+        # Not getbuffer(): the traceback of a failed write would keep that view open while Python closes the file.
+        write_atomically(Path(path), file.getvalue(), durable=True)
 
 
 class Checkpoints(Checkpoint):
