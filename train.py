@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from poslab.cli import console
-from poslab.preflight.hydra import require_preflight
+from poslab.preflight.hydra import Preflight, require_preflight
 from poslab.system import signals, startup
 
 CONFIG_DIR = Path(__file__).resolve().parent / "conf"
@@ -26,7 +26,8 @@ def main(config: DictConfig) -> Any:
 
     with console.job_errors(CONFIG_DIR):
         folder, overrides = console.folder_and_overrides()
-        return run(config, folder, overrides, brief=console.in_sweep(), callbacks=pruning_callbacks(folder))
+        pruning = pruning_callbacks(folder)
+        return run(Preflight.prepared or config, folder, overrides, brief=console.in_sweep(), callbacks=pruning)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from poslab import sizes as memory
 from poslab.build import build_model, build_task
 from poslab.config.schema import TrainConfig, checked
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.errors import ConfigError
 from poslab.preflight.checks import check_buildable
 from poslab.sizes import check_memory, device_bytes, memory_bytes, needs_of_data, needs_of_model
@@ -45,7 +45,7 @@ def test_the_model_is_estimated_from_below_and_closely(overrides: tuple[str, ...
 def test_the_validation_set_is_estimated_from_below_and_closely() -> None:
     job = job_of("data.val_examples=4096", "data.val_batch_size=256")
     task = build_task(job)
-    tokens = TaskData(task, job.data, 0, task.vocab_size).validation.batches
+    tokens = SeedData(task, job.data, 0, task.vocab_size).validation.batches
     exact = sum(part.numel() * part.element_size() for batch in tokens for part in batch)
     (kept,) = (need.size for need in needs_of_data(job, task) if need.what == "the validation set")
     assert kept == exact

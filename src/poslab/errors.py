@@ -56,3 +56,8 @@ class LostJobError(RuntimeError):
 
 class ComparisonError(ValueError):
     """Nothing to compare; the message is one line that names the folders and the way out."""
+
+
+def described(error: BaseException) -> str:
+    """One line for ``result.json``: the kind of an error, and its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -42,7 +42,7 @@ def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
     def fail(*args: object) -> None:
         raise RuntimeError("the disk\nis gone")
 
-    monkeypatch.setattr("poslab.training.module.token_loss", fail)
+    monkeypatch.setattr("poslab.training.learner.token_loss", fail)
     said = typed(tmp_path, "hydra.run.dir=run", "diagnostics=none")
     assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
     assert "Traceback" not in capsys.readouterr().out

@@ -17,11 +17,12 @@ from poslab.build import build_model, build_task
 from poslab.config import schema
 from poslab.config.schema import checked
 from poslab.diagnostics import Gallery, build_diagnostics
+from poslab.experiment.record import RunRecord
 from poslab.experiment.run import run
 from poslab.experiment.trainer import build_trainer
 from poslab.preflight.checks import preflight
 from poslab.runs.folder import RunFolder
-from poslab.runs.table import MetricsTable
+from poslab.runs.resume import Start
 from support.commands import typed
 from support.configs import CHOICES, compose
 from support.paths import CONF
@@ -67,7 +68,7 @@ def test_a_choice_composes_builds_and_trains(override: str, tmp_path: Path):
     quiet = [f"{part}=none" for part, groups in loud.items() if group not in groups]
     config = compose(override, *quiet, *QUICK)
     # The machine may have no GPU.
-    job = checked(config) if override == "trainer=gpu" else preflight(config, tmp_path / "checked")
+    job = checked(config) if override == "trainer=gpu" else preflight(config, tmp_path / "checked").job
     task = build_task(job)
     model = build_model(job, task)
     tokens = torch.from_numpy(task.sample(np.random.default_rng(0), 2).tokens)
@@ -75,7 +76,9 @@ def test_a_choice_composes_builds_and_trains(override: str, tmp_path: Path):
     gallery = Gallery()
     assert len(build_diagnostics(job.diagnostics, gallery)) == len(job.diagnostics)
     if override != "trainer=gpu":
-        trainer = build_trainer(job, RunFolder(tmp_path), MetricsTable(tmp_path), None)
+        record = RunRecord(job, RunFolder(tmp_path), Start(), [], False, 0.0)
+        record.open()
+        trainer = build_trainer(job, record)
         assert trainer.max_epochs == 1, "the epoch in which the second and last step falls"
     if job.trainer.devices == 1 and override != "trainer=gpu":
         run(config, tmp_path / "run")

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import poslab.training.module
+import poslab.training.learner
 from poslab.config.schema import DataConfig
-from poslab.data.module import TaskData
-from poslab.data.stream import BatchStream, FixedBatches, StepSampler, TensorBatch
+from poslab.data.module import SeedData, TaskData
+from poslab.data.stream import BatchStream, FixedBatches, ReplicaBatch, ReplicaStream, StepSampler, TensorBatch
 from poslab.errors import ConfigError
 from poslab.tasks.base import Batch
 from poslab.tasks.copy import CopyTask
@@ -26,19 +26,24 @@ SIZES = {"batch_size": 6, "steps_per_epoch": 4, "val_examples": 20, "val_batch_s
 some = settings(max_examples=30, deadline=None, derandomize=True)
 
 
-def make(seed: int = 3, **changed: int) -> TaskData:
-    return TaskData(TASK, DataConfig(**{**SIZES, **changed}), seed, TASK.vocab_size)
+def config(**changed: int) -> DataConfig:
+    return DataConfig(**{**SIZES, **changed})
 
 
-def stream(seed: int = 3, split: str = "train", **shard: int) -> BatchStream:
-    return BatchStream(TASK, seed, split, SIZES["batch_size"], TASK.vocab_size, **shard)
+def make(*seeds: int, **changed: int) -> TaskData:
+    return TaskData(TASK, config(**changed), seeds or (3,), TASK.vocab_size)
 
 
-def same(one: TensorBatch, other: TensorBatch) -> bool:
-    return torch.equal(one.tokens, other.tokens) and torch.equal(one.targets, other.targets)
+def stream(seed: int = 3, split: str = "train") -> BatchStream:
+    return BatchStream(TASK, seed, split, SIZES["batch_size"], TASK.vocab_size)
 
 
-def epochs(data: TaskData, n: int, updates: int = 0) -> list[TensorBatch]:
+def same(one: ReplicaBatch | TensorBatch, other: ReplicaBatch | TensorBatch) -> bool:
+    """Whether two batches of one seed hold the same rows."""
+    return all(torch.equal(a.flatten(0, -2), b.flatten(0, -2)) for a, b in zip(one[:2], other[:2], strict=True))
+
+
+def epochs(data: TaskData, n: int, updates: int = 0) -> list[ReplicaBatch]:
     """The batches of ``n`` epochs for a trainer that has made so many updates before."""
     data.trainer = SimpleNamespace(world_size=1, global_rank=0, global_step=updates)
     loader = data.train_dataloader()
@@ -68,22 +73,22 @@ class Broken(CopyTask):
 def test_any_batch_made_again_alone_equals_the_one_met_in_order():
     met = epochs(make(), 3)
     assert len(met) == 12
-    assert met[0].tokens.shape == met[0].targets.shape == (6, TASK.seq_len)
+    assert met[0].tokens.shape == met[0].targets.shape == (1, 6, TASK.seq_len)
     assert met[0].tokens.dtype == met[0].targets.dtype == torch.int64
     for step in reversed(range(12)):
-        assert same(met[step], stream()[step])
+        assert same(met[step], stream().batch(step))
 
 
 def test_a_run_that_goes_on_meets_the_batches_it_would_have_met():
     for updates, left in ((8, 4), (5, 3), (7, 1)):
         met = epochs(make(), 1, updates=updates)
         assert len(met) == left, "what is left of the epoch"
-        assert all(same(batch, stream()[updates + i]) for i, batch in enumerate(met))
+        assert all(same(batch, stream().batch(updates + i)) for i, batch in enumerate(met))
 
 
 def test_seeds_splits_and_steps_give_different_batches():
     seen = {
-        stream(seed, split)[step].tokens.numpy().tobytes()
+        stream(seed, split).batch(step).tokens.numpy().tobytes()
         for seed, split, step in itertools.product(range(4), ("train", "val"), (0, 1, 2, 3, 8, 256, 10**6))
     }
     assert len(seen) == 4 * 2 * 7
@@ -115,9 +120,9 @@ def test_global_random_states_neither_decide_the_batches_nor_are_touched():
 @given(world_size=st.integers(1, 7), step=st.integers(0, 1000))
 def test_the_ranks_rows_together_are_the_whole_batch(world_size: int, step: int):
     # Joined in order they are the whole, so they are disjoint too; 7 ranks for 6 rows leave one with none.
-    parts = [stream(rank=rank, world_size=world_size)[step] for rank in range(world_size)]
-    joined = TensorBatch(torch.cat([part.tokens for part in parts]), torch.cat([part.targets for part in parts]))
-    assert same(joined, stream()[step])
+    parts = [ReplicaStream([stream()], rank=rank, world_size=world_size)[step] for rank in range(world_size)]
+    joined = TensorBatch(*(torch.cat([part[index][0] for part in parts]) for index in range(2)))
+    assert same(joined, stream().batch(step))
 
 
 @some
@@ -125,11 +130,11 @@ def test_the_ranks_rows_together_are_the_whole_batch(world_size: int, step: int)
 def test_the_validation_set_has_exactly_its_examples(n_examples: int, batch_size: int):
     source = BatchStream(TASK, 3, "val", batch_size, TASK.vocab_size)
     batches = list(make(val_examples=n_examples, val_batch_size=batch_size).val_dataloader())
-    assert sum(len(batch.tokens) for batch in batches) == n_examples
-    assert all(1 <= len(batch.tokens) == len(batch.targets) <= batch_size for batch in batches)
+    assert sum(batch.tokens.shape[1] for batch in batches) == n_examples
+    assert all(1 <= batch.tokens.shape[1] == batch.targets.shape[1] <= batch_size for batch in batches)
     for step, batch in enumerate(batches):
-        whole = source[step]
-        assert same(batch, TensorBatch(*(part[: len(batch.tokens)] for part in whole)))
+        whole = source.batch(step)
+        assert same(batch, TensorBatch(*(part[: batch.tokens.shape[1]] for part in whole)))
 
 
 @pytest.mark.parametrize(("seq_len", "n_examples"), [(1, 512), (48, 512), (49, 501), (256, 96), (4096, 64)])
@@ -145,12 +150,12 @@ def test_the_validation_set_is_made_once_and_stays(monkeypatch: pytest.MonkeyPat
     again = list(data.val_dataloader())
     assert len(first) == 3
     assert all(same(one, other) for one, other in zip(first, again, strict=True))
-    assert isinstance(data.validation, FixedBatches)
+    assert isinstance(data.replicas[0].validation, FixedBatches)
 
 
 def test_the_probe_is_the_first_validation_row_with_its_labels_and_answers():
-    data = make()
-    row = next(iter(data.val_dataloader())).tokens[0]
+    data = SeedData(TASK, config(), 3, TASK.vocab_size)
+    row = data.validation[0].tokens[0]
     assert data.probe.tokens.tolist() == [row.tolist()]
     assert data.probe.labels == [TASK.token_label(token) for token in row.tolist()]
     assert data.probe.labels[4] == "SEP"
@@ -170,20 +175,20 @@ def test_the_sampler_goes_on_from_epoch_to_epoch():
 def test_a_token_outside_the_vocabulary_is_refused_with_the_number(wrong: int):
     for split in ("train", "val"):
         with pytest.raises(ValueError, match=rf"Broken.* {wrong}, .*\[0, 21\)"):
-            BatchStream(Broken(tokens=wrong), 0, split, 4, 21)[0]
+            BatchStream(Broken(tokens=wrong), 0, split, 4, 21).batch(0)
 
 
 @pytest.mark.parametrize("wrong", [99, 21, -5])
 def test_a_target_outside_the_vocabulary_is_refused_with_the_number(wrong: int):
     with pytest.raises(ValueError, match=rf"{wrong}, .*\[0, 21\)"):
-        BatchStream(Broken(targets=wrong), 0, "train", 4, 21)[0]
+        BatchStream(Broken(targets=wrong), 0, "train", 4, 21).batch(0)
 
 
 def test_a_wrong_token_in_another_rank_s_rows_is_refused_on_every_rank():
     # Else one process would stop and the others wait for it.
     for rank in range(2):
         with pytest.raises(ValueError, match="99"):
-            BatchStream(Broken(tokens=99), 0, "train", 4, 21, rank=rank, world_size=2)[0]
+            ReplicaStream([BatchStream(Broken(tokens=99), 0, "train", 4, 21)], rank=rank, world_size=2)[0]
 
 
 def test_a_wrong_token_stops_the_run_before_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -204,13 +209,13 @@ def test_a_run_meets_the_steps_in_order_across_epochs(workers: int, monkeypatch:
         met.append(targets)
         return real(logits, targets)
 
-    real = poslab.training.module.token_loss
-    monkeypatch.setattr(poslab.training.module, "token_loss", keep)
+    real = poslab.training.learner.token_loss
+    monkeypatch.setattr(poslab.training.learner, "token_loss", keep)
     sizes = ("data.steps_per_epoch=3", "trainer.max_epochs=3", "data.val_examples=8", f"data.num_workers={workers}")
     train(tmp_path, "diagnostics=none", "logger=none", "seed=9", "trainer.log_every_n_steps=1", *sizes)
     source = BatchStream(CopyTask(), 9, "train", 16, 65)
     assert len(met) == 9
-    assert all(torch.equal(targets, source[step].targets) for step, targets in enumerate(met))
+    assert all(torch.equal(targets, source.batch(step).targets) for step, targets in enumerate(met))
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused():
@@ -228,3 +233,17 @@ def test_the_model_s_vocabulary_is_the_task_s_unless_given():
     assert build_model(job, build_task(job)).vocab_size == 65
     job = checked(compose("model.vocab_size=80"))
     assert build_model(job, build_task(job)).vocab_size == 80
+
+
+def test_replicas_stand_side_by_side_each_with_the_batches_of_its_seed():
+    data = make(3, 4)
+    for step, batch in enumerate(epochs(data, 1)):
+        assert batch.seq_lens == (TASK.seq_len, TASK.seq_len)
+        for index, seed in enumerate((3, 4)):
+            alone = stream(seed).batch(step)
+            assert torch.equal(batch.tokens[index], alone.tokens)
+            assert torch.equal(batch.targets[index], alone.targets)
+    for index, seed in enumerate((3, 4)):
+        own = SeedData(TASK, config(), seed, TASK.vocab_size).validation
+        pairs = zip(data.val_dataloader(), own, strict=False)
+        assert all(torch.equal(both.tokens[index], one.tokens) for both, one in pairs)

@@ -38,7 +38,7 @@ from poslab.pictures import figures as figures_module
 from poslab.pictures import gallery as gallery_module
 from poslab.pictures.figures import to_png
 from poslab.positions import LearnedPositionalEmbedding, NoPositions, PositionScheme, SinusoidalPositionalEmbedding
-from poslab.training.module import CopyModule
+from poslab.training.module import TrainingModule
 from support.configs import compose
 from support.event_files import IMAGES, read, steps
 from support.paths import CONF
@@ -513,7 +513,7 @@ def test_no_process_is_left_by_a_run_that_fails(tmp_path: Path, monkeypatch: pyt
         raise Fails("training")
 
     before = children()
-    monkeypatch.setattr(CopyModule, "training_step", fail)
+    monkeypatch.setattr(TrainingModule, "training_step", fail)
     with pytest.raises(Fails):
         train(tmp_path / "run", *ONE_EPOCH, "diagnostics=[position_table]")
     assert children() == before

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.diagnostics import Finding, Gallery, Picture, Scalars
 from poslab.diagnostics.head_ablation import HeadAblation
 from poslab.diagnostics.head_roles import MIXED, HeadRoles, draw_roles, strongest_role
@@ -25,7 +25,7 @@ from support.two_models import models, some_data
 
 
 @torch.no_grad()
-def findings(diagnostic: HeadRoles | HeadAblation, model: LanguageModel, data: TaskData) -> list[Finding]:
+def findings(diagnostic: HeadRoles | HeadAblation, model: LanguageModel, data: SeedData) -> list[Finding]:
     return list(diagnostic.look(model.eval(), data.probe))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from poslab.build import build_model, build_task
 from poslab.config.schema import checked
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.diagnostics.heads import HeadMaps, any_cell, block_size, draw_heads, largest_weights
 from poslab.errors import ConfigError
 from poslab.model import TransformerLM, attention
@@ -40,7 +40,7 @@ def test_every_layer_has_its_own_map_in_order(tmp_path: Path) -> None:
     model = build_model(job, task).eval()
     stored = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in stored.items()})
-    probe = TaskData(task, job.data, job.seed, model.vocab_size).probe
+    probe = SeedData(task, job.data, job.seed, model.vocab_size).probe
     with torch.no_grad():
         _, maps = model(probe.tokens, return_weights=True)
         found = pictures_of(HeadMaps(), model, probe)
@@ -218,7 +218,7 @@ MEASURE = """
 import sys, torch
 torch.set_num_threads(1)
 from poslab.config import DataConfig
-from poslab.data import TaskData
+from poslab.data.module import SeedData
 from poslab.diagnostics.heads import HeadMaps
 from poslab.model import TransformerLM
 from poslab.tasks.copy import CopyTask
@@ -227,7 +227,7 @@ def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 
 sizes = DataConfig(batch_size=1, steps_per_epoch=1, val_examples=1, val_batch_size=1, num_workers=0)
-data = TaskData(CopyTask(64, 1024), sizes, 0, 65)
+data = SeedData(CopyTask(64, 1024), sizes, 0, 65)
 model = TransformerLM(65, 64, 4, 3, 2048).eval()
 with torch.no_grad():
     small = data.probe_of(data.probe.tokens[:, 900:1100])

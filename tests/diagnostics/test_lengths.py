@@ -12,7 +12,7 @@ import torch
 
 from poslab.build import build_model, build_task
 from poslab.config.schema import checked
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.data.stream import BatchStream
 from poslab.diagnostics import Gallery, build_diagnostics
 from poslab.diagnostics.lengths import Lengths, default_lengths, draw_lengths
@@ -64,7 +64,7 @@ def test_every_length_is_scored_at_the_end_and_written_everywhere(finished_runs:
     model = build_model(job, task)
     state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in state.items()})
-    wanted = at_lengths(model, TaskData(task, job.data, job.seed, task.vocab_size), ASKED, 512)
+    wanted = at_lengths(model, SeedData(task, job.data, job.seed, task.vocab_size), ASKED, 512)
     events = read(folder)
     for at in wanted:
         for score in ("accuracy", "exact_match"):

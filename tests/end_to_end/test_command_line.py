@@ -114,7 +114,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path):
 
 
 def test_preflight_passes_the_default_job(tmp_path: Path):
-    job = preflight(compose(), tmp_path / "run")
+    job = preflight(compose(), tmp_path / "run").job
     assert (job.model.d_model, job.model.n_heads) == (32, 4)
 
 

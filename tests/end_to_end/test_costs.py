@@ -6,18 +6,22 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from poslab.build import build_model, build_task
+from poslab.build import build_task
 from poslab.config.schema import checked
-from poslab.data.stream import BatchStream, TensorBatch
 from poslab.model import MultiHeadSelfAttention
 from poslab.pictures import drawing
+from poslab.runs.folder import RunFolder
+from poslab.runs.table import MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
-from poslab.training.module import CopyModule
+from poslab.training.learners import build_learner
+from poslab.training.module import TrainingModule
+from poslab.training.replicas import Replica, Replicas
 from support.child_patches import WHEN_IT_TRAINS
 from support.commands import start
 from support.configs import compose
@@ -81,29 +85,19 @@ def test_four_copies_cost_little_more_operators_and_python_than_two_runs(costs: 
         assert costs["seeds=4"][what] <= most * costs["default"][what]
 
 
-def at(step: int) -> tuple[CopyModule, TensorBatch]:
-    """The module on the meta device, which raises wherever a number is read from it, with its batch at a step."""
+def test_between_two_logged_steps_an_accelerator_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """A device other than the CPU is asked for numbers on the logging interval only."""
     job = checked(compose())
-    task = build_task(job)
-    module = CopyModule(build_model(job, task), job.optimizer, job.trainer.log_every_n_steps).to("meta")
-    module._trainer = type("Trainer", (), {"global_step": step, "strategy": Local()})()  # type: ignore[assignment]
-    batch = BatchStream(task, 0, "train", 16, task.vocab_size)[step]
-    return module, TensorBatch(batch.tokens.to("meta"), batch.targets.to("meta"))
-
-
-class Local:
-    def reduce(self, value: Any, reduce_op: str) -> Any:
-        return value
-
-
-def test_between_two_logged_steps_an_accelerator_is_not_waited_for() -> None:
-    for step in (1, 9, 11):
-        module, batch = at(step)
-        module.training_step(batch, 0).backward()
-        module.on_before_optimizer_step(torch.optim.Adam(module.parameters()))
-    module, batch = at(10)
-    with pytest.raises(RuntimeError, match="meta"):
-        module.training_step(batch, 0)
+    only = Replica(job=job, overrides=[], folder=RunFolder(tmp_path), table=MetricsTable(tmp_path), board=None)
+    module = TrainingModule(build_learner(job, build_task(job)), Replicas([only], only), job.optimizer, 10)
+    module._trainer = SimpleNamespace(global_step=3, world_size=1)  # type: ignore[assignment]
+    on_meta = torch.zeros(1, device="meta")
+    # The meta device raises wherever a number is read from it.
+    assert module._watch(on_meta, due=False) == []
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        module._watch(on_meta, due=True)
 
 
 def test_each_picture_of_a_look_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,10 @@ from poslab.build import build_task
 from poslab.config.schema import checked
 from poslab.data.stream import BatchStream
 from poslab.errors import DivergedError
-from poslab.experiment import run as experiment
+from poslab.experiment.run import run
 from poslab.runs.tensorboard import RunTensorBoard
-from poslab.training.module import CopyModule
+from poslab.training import learners
+from poslab.training.module import TrainingModule
 from support.configs import compose
 from support.event_files import IMAGES, read, steps, values
 from support.runs import SMALL, train
@@ -313,7 +314,7 @@ def test_a_run_that_fails_anywhere_is_a_failed_session(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(*((experiment, where, fail) if where == "build_model" else (CopyModule, where, fail)))
+    monkeypatch.setattr(*((learners, where, fail) if where == "build_model" else (TrainingModule, where, fail)))
     folder = tmp_path / "run"
     with pytest.raises(raised):
         train(folder, *SMALL, "diagnostics=[parameters]")
@@ -335,17 +336,17 @@ def test_a_run_that_goes_on_shows_the_curve_of_a_whole_run(tmp_path: Path, monke
     """Stopped in its second epoch after some numbers beyond the checkpoint, then started again."""
     folder = tmp_path / "run"
     overrides = (*SMALL, "diagnostics=[position_table,parameters]")
-    real = CopyModule.training_step
+    real = TrainingModule.training_step
 
-    def stop(self: CopyModule, batch: Any, batch_idx: int) -> Any:
+    def stop(self: TrainingModule, batch: Any, batch_idx: int) -> Any:
         if self.trainer.global_step == 5:
             raise KeyboardInterrupt
         return real(self, batch, batch_idx)
 
-    monkeypatch.setattr(CopyModule, "training_step", stop)
+    monkeypatch.setattr(TrainingModule, "training_step", stop)
     with pytest.raises(SystemExit):
         train(folder, *overrides)
-    monkeypatch.setattr(CopyModule, "training_step", real)
+    monkeypatch.setattr(TrainingModule, "training_step", real)
     train(folder, *overrides, "resume=auto")
     events = read(folder)
     # The step of the checkpoint may be told twice, alike; no curve goes back.
@@ -459,13 +460,13 @@ def test_tensorboard_itself_lists_numbers_pictures_and_sessions(
     groups = server.ask("hparams/session_groups", question)["sessionGroups"]
     sessions = {group["sessions"][0]["name"]: group for group in groups}
     assert sorted(sessions) == runs
-    for run, tied in (("runs/one", False), ("runs/two", True)):
-        group = sessions[run]
+    for name, tied in (("runs/one", False), ("runs/two", True)):
+        group = sessions[name]
         assert group["sessions"][0]["status"] == "STATUS_SUCCESS"
         assert group["hparams"]["model.d_model"] == 32
         assert group["hparams"]["model.tie_embeddings"] is tied
         shown = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}
-        last = server.ask(f"scalars/scalars?run={run}&tag=val/loss")[-1][2]
+        last = server.ask(f"scalars/scalars?run={name}&tag=val/loss")[-1][2]
         assert shown["val/loss"] == pytest.approx(last)
 
 
@@ -477,5 +478,5 @@ def test_one_job_of_many_shows_its_first_and_its_last_pictures(
     brief: bool, pictures: str, seen: list[int], tmp_path: Path
 ):
     config = compose(*SMALL, "trainer.max_epochs=3", "diagnostics=[position_table]", f"logger.pictures={pictures}")
-    experiment.run(config, tmp_path / "run", brief=brief)
+    run(config, tmp_path / "run", brief=brief)
     assert steps(read(tmp_path / "run"), "positions/table") == seen

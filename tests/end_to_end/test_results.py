@@ -24,7 +24,7 @@ import yaml
 
 from poslab.build import build_model, build_task
 from poslab.config.schema import checked
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.errors import ConfigError
 from poslab.evaluation.metrics import score
 from poslab.runs.folder import RunFolder
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_the_model_whose_numbers_were_reported(
     content = torch.load(folder / "checkpoints" / f"{name}.ckpt", weights_only=True)
     model.load_state_dict({key.removeprefix("model."): value for key, value in content["state_dict"].items()})
     with torch.no_grad():
-        parts = [score(model(tokens), targets) for tokens, targets in TaskData(task, job.data, 0, 65).validation]
+        parts = [score(model(tokens), targets) for tokens, targets in SeedData(task, job.data, 0, 65).validation]
     loss = float(sum(part.loss_sum for part in parts) / sum(part.tokens for part in parts))
     assert loss == pytest.approx(read_json(folder / "result.json")["metrics"][metric], rel=1e-4)
 

@@ -70,7 +70,7 @@ def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytes
     seen = []
     with monkeypatch.context() as patch:
         # What a process that is killed in its second part leaves.
-        patch.setattr("poslab.experiment.run.announce", lambda *arguments: seen.append(stored_result(folder)))
+        patch.setattr("poslab.experiment.record.RunRecord.watch", lambda *arguments: seen.append(stored_result(folder)))
         stopped_at(folder, 5, monkeypatch, *SHORT, "resume=auto")
     assert [(each["status"], each["wall_seconds"]) for each in seen] == [("interrupted", 1000.0)]
     train(folder, *SHORT, "resume=auto")

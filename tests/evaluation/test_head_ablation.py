@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.evaluation.heads import head_ablation, without_heads
 from poslab.evaluation.metrics import score
 from poslab.model import LanguageModel, TinyAttentionLM, TransformerLM
 from support.two_models import models, some_data
 
 
-def validation_loss(model: LanguageModel, data: TaskData) -> float:
+def validation_loss(model: LanguageModel, data: SeedData) -> float:
     with torch.no_grad():
         found = [score(model(batch.tokens), batch.targets) for batch in data.validation.batches]
     return float(sum(one.loss_sum for one in found) / sum(one.tokens for one in found))

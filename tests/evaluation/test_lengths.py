@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from poslab.config.schema import DataConfig
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.evaluation.lengths import AtLength, at_lengths
 from poslab.evaluation.metrics import score
 from poslab.model import LanguageModel, TinyAttentionLM
@@ -18,8 +18,8 @@ from poslab.tasks.copy import CopyTask
 SIZES = {"batch_size": 4, "steps_per_epoch": 1, "val_examples": 8, "val_batch_size": 6, "num_workers": 0}
 
 
-def make(task: CopyTask, seed: int = 3) -> TaskData:
-    return TaskData(task, DataConfig(**SIZES), seed, task.vocab_size)
+def make(task: CopyTask, seed: int = 3) -> SeedData:
+    return SeedData(task, DataConfig(**SIZES), seed, task.vocab_size)
 
 
 class Solver(LanguageModel):

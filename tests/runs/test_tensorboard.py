@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import compose
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from poslab.config.schema import checked
+from poslab.runs.files import RunFiles
+from poslab.runs.folder import RunFolder
 from poslab.runs.table import MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
 
@@ -60,12 +64,6 @@ def test_a_value_that_is_logged_again_replaces_the_one_at_its_step(tmp_path: Pat
     table.log_metrics({"a": 1.0}, step=3)
     table.log_metrics({"a": 2.0}, step=3)
     assert table.column("a") == [2.0]
-
-
-def test_a_number_without_a_step_belongs_to_the_start(tmp_path: Path) -> None:
-    table = MetricsTable(tmp_path)
-    table.log_metrics({"a": 1.0})
-    assert table.rows == {0: {"a": 1.0}}
 
 
 def test_first_last_and_column(tmp_path: Path) -> None:
@@ -119,16 +117,11 @@ def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert len(rows_of(tmp_path / "metrics.csv")[1]) == 5
 
 
-def test_the_end_of_training_saves_the_table(tmp_path: Path) -> None:
-    a_table(tmp_path).finalize("success")
-    assert (tmp_path / "metrics.csv").exists()
-
-
 def test_a_run_that_goes_on_takes_over_its_rows_up_to_the_checkpoint(tmp_path: Path) -> None:
     before = a_table(tmp_path)
     before.save()
     after = MetricsTable(tmp_path)
-    after.go_on(10)
+    after.restore(10)
     assert after.rows == {step: row for step, row in before.rows.items() if step <= 10}
     after.log_metrics({"val/loss": 0.75}, step=120)
     after.save()
@@ -137,7 +130,7 @@ def test_a_run_that_goes_on_takes_over_its_rows_up_to_the_checkpoint(tmp_path: P
 
 def test_a_run_that_goes_on_without_a_table_starts_one(tmp_path: Path) -> None:
     table = MetricsTable(tmp_path)
-    table.go_on(10)
+    table.restore(10)
     assert table.rows == {}
 
 
@@ -156,25 +149,16 @@ def a_png(width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def test_one_stream_in_the_folder_itself_also_after_lightning_has_ended_it(tmp_path: Path) -> None:
+def test_one_stream_in_the_folder_itself(tmp_path: Path) -> None:
     board = RunTensorBoard(tmp_path)
     board.log_metrics({"val/loss": 1.0}, step=0)
     board.save()
-    board.finalize("success")
     board.log_metrics({"val/loss": 0.5}, step=7)
     board.log_session({"seed": 1}, {"val/loss": 0.5}, "completed")
     board.close()
     (only,) = list(tmp_path.iterdir())
     assert only.name.startswith("events.out.tfevents.")
     assert [(event.step, event.value) for event in accumulated(tmp_path).Scalars("val/loss")] == [(0, 1.0), (7, 0.5)]
-
-
-def test_lightning_writes_no_file_of_hyperparameters(tmp_path: Path) -> None:
-    board = RunTensorBoard(tmp_path)
-    board.log_hyperparams({"a": 1})
-    board.save()
-    board.close()
-    assert [path.name[:6] for path in tmp_path.iterdir()] == ["events"]
 
 
 def test_a_picture_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -212,7 +196,7 @@ def test_what_was_shown_beyond_the_checkpoint_is_hidden_when_a_run_goes_on(tmp_p
         first.log_metrics({"val/loss": 1.0}, step=step)
         first.log_png("heads/layer_0", a_png(2, 2), step)
     first.close()
-    second = RunTensorBoard(tmp_path, go_on_after=3)
+    second = RunTensorBoard(tmp_path, resume_step=3)
     second.log_metrics({"val/loss": 2.0}, step=6)
     second.close()
     events = accumulated(tmp_path)
@@ -226,7 +210,7 @@ def test_a_run_that_failed_and_went_on_to_its_end_is_no_failure(tmp_path: Path) 
     first.log_metrics({"val/loss": 1.0}, step=3)
     first.log_session({"seed": 1}, {"val/loss": 1.0}, "interrupted")
     first.close()
-    second = RunTensorBoard(tmp_path, go_on_after=3)
+    second = RunTensorBoard(tmp_path, resume_step=3)
     second.log_session({"seed": 1}, {"val/loss": 1.0}, "completed")
     second.close()
     events = accumulated(tmp_path)
@@ -235,12 +219,15 @@ def test_a_run_that_failed_and_went_on_to_its_end_is_no_failure(tmp_path: Path) 
     assert len(events.Scalars("val/loss")) == 1
 
 
-def test_a_second_rank_leaves_the_first_one_s_table_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning ends the loggers of every rank, in whatever order the processes get there."""
-    first, second = MetricsTable(tmp_path), MetricsTable(tmp_path)
-    first.log_metrics({"val/loss": 1.5}, 3)
-    first.save()
+def test_a_rank_above_0_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank saves its files with every checkpoint; those above 0 have logged nothing."""
+    job = checked(compose("logger=none"))
+    files = [
+        RunFiles(job=job, overrides=[], folder=RunFolder(tmp_path), table=MetricsTable(tmp_path), board=None)
+        for _ in range(2)
+    ]
+    files[0].log({"val/loss": 1.5}, 3)
+    files[0].save()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    second.save()
-    second.finalize("success")
+    files[1].save()
     assert (tmp_path / "metrics.csv").read_text() == "step,val/loss\n3,1.5\n"

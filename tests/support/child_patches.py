@@ -7,7 +7,7 @@ import sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name != "poslab.training.module":
+        if name != "poslab.training.learner":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -26,7 +26,6 @@ from support.runs import train
 
 GOLDEN = ROOT / "tests/training/golden"
 
-
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))
 
 

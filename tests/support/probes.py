@@ -3,7 +3,7 @@
 import torch
 
 from poslab.config.schema import DataConfig
-from poslab.data.module import Probe, TaskData
+from poslab.data.module import Probe, SeedData
 from poslab.diagnostics import Diagnostic, Finding, Picture
 from poslab.model import TinyAttentionLM
 from poslab.positions import PositionScheme
@@ -17,7 +17,7 @@ def a_model(positions: PositionScheme | None = None, context: int = 12) -> TinyA
 def a_probe(length: int = 6) -> Probe:
     task = CopyTask(64, length)
     sizes = DataConfig(batch_size=16, steps_per_epoch=1, val_examples=8, val_batch_size=8, num_workers=0)
-    return TaskData(task, sizes, seed=0, vocab_size=task.vocab_size).probe
+    return SeedData(task, sizes, seed=0, vocab_size=task.vocab_size).probe
 
 
 @torch.no_grad()

@@ -93,7 +93,7 @@ def told_to_stop(
 
 def stopped_at(folder: Path, update: int, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> Path:
     """A run that someone stops by Ctrl-C in the given update."""
-    from poslab.training import module
+    from poslab.training import learner as module
 
     real, calls = module.token_loss, iter(range(update))
 

@@ -55,7 +55,7 @@ def test_it_holds_inside_and_everything_is_as_it_was_afterwards(
 def test_a_job_that_asks_for_it_has_it_and_the_next_one_in_the_process_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from poslab.training import module
+    from poslab.training import learner as module
 
     outside, seen, real = state(), [], module.token_loss
     monkeypatch.setattr(module, "token_loss", lambda *tensors: (seen.append(state()[0]), real(*tensors))[1])

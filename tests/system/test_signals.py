@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from poslab.errors import StoppedError
-from poslab.experiment import run as experiment
+from poslab.experiment import record
+from poslab.experiment.run import run
 from poslab.pictures import drawing, gallery
+from poslab.runs.files import RunFiles
 from poslab.runs.result import stored_result, stored_status
 from poslab.system.signals import Hold, answer_signals, stopping_signals
-from poslab.training.module import CopyModule
+from poslab.training.module import TrainingModule
 from support.runs import train
 from support.stopping import (
     CODES,
@@ -71,11 +73,11 @@ def test_each_signal_stops_after_the_step_and_the_run_can_go_on(
 
 # Where a signal comes, and the steps that the checkpoint has then; None: the run ends as if it had not come.
 MOMENTS: dict[str, tuple[Any, str, int | None]] = {
-    "validation": (CopyModule, "validation_step", 1),
+    "validation": (TrainingModule, "validation_step", 1),
     "drawing": (drawing.DrawingProcess, "collect", 12),
     "writing a checkpoint": (torch, "save", 12),
-    "leaving the folder": (experiment, "finish", None),
-    "the last report": (experiment, "final_report", None),
+    "leaving the folder": (RunFiles, "finish", None),
+    "the last report": (record, "final_report", None),
 }
 
 
@@ -108,7 +110,7 @@ def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("went on")
 
-    monkeypatch.setattr("poslab.training.module.token_loss", twice)
+    monkeypatch.setattr("poslab.training.learner.token_loss", twice)
     with pytest.raises(StoppedError) as ended:
         train(tmp_path / "run", *TINY)
     assert ended.value.code == 130
@@ -140,9 +142,9 @@ def test_a_sweep_s_job_that_is_complete_passes_the_signal_on(tmp_path: Path, mon
     """The job is done, the sweep is not."""
     from support.configs import compose
 
-    monkeypatch.setattr(experiment, "finish", once(experiment.finish, signal.SIGTERM))
+    monkeypatch.setattr(RunFiles, "finish", once(RunFiles.finish, signal.SIGTERM))
     with pytest.raises(StoppedError) as ended:
-        experiment.run(compose(*TINY), tmp_path / "job", brief=True)
+        run(compose(*TINY), tmp_path / "job", brief=True)
     assert ended.value.code == 143
     assert stored_status(tmp_path / "job") == "completed"
 

@@ -5,24 +5,26 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
-import lightning
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.loggers import CSVLogger
 
+import poslab.training.learner
 import poslab.training.module
 from poslab.build import build_model, build_task
 from poslab.config.schema import checked
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.data.stream import BatchStream
-from poslab.diagnostics import Gallery, build_diagnostics
 from poslab.errors import DivergedError
 from poslab.evaluation.metrics import Score, score, token_loss
+from poslab.runs.folder import RunFolder
 from poslab.runs.table import MetricsTable
-from poslab.runs.tensorboard import RunTensorBoard
-from poslab.training.module import CopyModule, LearningRateFactor
+from poslab.training.learners import build_learner
+from poslab.training.module import TrainingModule
+from poslab.training.replicas import Replica, Replicas
+from poslab.training.schedule import LearningRateFactor
 from support.configs import compose
 from support.runs import train
 
@@ -144,7 +146,7 @@ def test_a_run_is_what_a_plain_loop_computes(
     assert logged["learning_rate"] == pytest.approx(dict(enumerate(rates)), rel=1e-6)
     assert logged["train/loss_epoch"] == pytest.approx({20: sum(losses[:20]) / 20, 40: sum(losses[20:]) / 20}, rel=1e-4)
 
-    tokens, targets = (torch.cat(parts) for parts in zip(*TaskData(task, job.data, 5, 65).validation, strict=True))
+    tokens, targets = (torch.cat(parts) for parts in zip(*SeedData(task, job.data, 5, 65).validation, strict=True))
     with torch.no_grad():
         logits = model(tokens)
     counted = targets != -100
@@ -195,7 +197,8 @@ def test_the_rate_by_hand(warmup: int, decay: str, total: int, wanted: list[floa
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_the_named_algorithm_is_used_with_its_values(name: str, kind: type):
     job = checked(compose(f"optimizer={name}", "optimizer.lr=0.3", "optimizer.betas=[0.1,0.2]"))
-    module = CopyModule(build_model(job, build_task(job)), job.optimizer, 10)
+    learner = build_learner(job, build_task(job))
+    module = TrainingModule(learner, Replicas([], None), job.optimizer, 10)
     optimizer = module.configure_optimizers()
     assert type(optimizer) is kind  # in torch an AdamW is an Adam
     (group,) = optimizer.param_groups
@@ -277,7 +280,7 @@ def test_the_last_checkpoint_is_of_the_last_step_even_when_it_is_not_the_best(
         right = (real.tokens * accuracy).long()
         return real._replace(loss_sum=real.tokens.double() * loss, tokens_right=right)
 
-    monkeypatch.setattr(poslab.training.module, "score", rising)
+    monkeypatch.setattr(poslab.training.learner, "score", rising)
     train(tmp_path, *SMALL, *QUIET, "data.val_batch_size=50", "trainer.max_epochs=3")
     assert columns(tmp_path)["val/loss"] == {0: 5.0, 20: 1.0, 40: 2.0, 60: 3.0}
     assert checkpoint(tmp_path, "best")["global_step"] == 20
@@ -337,42 +340,12 @@ def test_without_a_dashboard_the_files_are_there_all_the_same(short: Path, tmp_p
     assert not list(tmp_path.glob("events.out.tfevents.*"))
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
-@pytest.mark.parametrize("kind", ["none", "one", "csv", "several"])
-def test_any_number_of_loggers_is_tolerated(kind: str, tmp_path: Path):
-    tables = [MetricsTable(tmp_path / "a"), MetricsTable(tmp_path / "b")]
-    loggers = {
-        "none": False,
-        "one": tables[0],
-        "csv": CSVLogger(tmp_path, name="", version=""),
-        "several": [RunTensorBoard(tmp_path), *tables],
-    }[kind]
-    job = checked(compose(*SMALL))
-    task = build_task(job)
-    model = build_model(job, task)
-    gallery = Gallery(in_background=False)
-    trainer = lightning.Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        max_steps=2,
-        logger=loggers,
-        callbacks=[*build_diagnostics(job.diagnostics, gallery), gallery],
-        num_sanity_val_steps=0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        log_every_n_steps=1,
-    )
-    trainer.fit(CopyModule(model, job.optimizer, 1), datamodule=TaskData(task, job.data, 0, model.vocab_size))
-    assert trainer.global_step == 2
+@pytest.mark.parametrize("logger", ["none", "tensorboard"])
+def test_pictures_and_numbers_are_kept_with_and_without_a_dashboard(logger: str, tmp_path: Path):
+    train(tmp_path, *SMALL, "trainer.max_steps=2", "trainer.log_every_n_steps=1", f"logger={logger}")
     assert (tmp_path / "figures" / "heads_layer_0.png").stat().st_size > 1000
-    if kind == "several":
-        assert tables[0].rows == tables[1].rows
-        assert {"train/loss", "val/loss", "parameters/total"} <= tables[1].last().keys()
-        assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-        loggers[0].close()
-    if kind == "csv":
-        assert "val/loss" in (tmp_path / "metrics.csv").read_text()
+    assert {"train/loss", "val/loss", "parameters/total"} <= columns(tmp_path).keys()
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == (logger == "tensorboard")
 
 
 def test_bf16_trains_close_to_fp32(tmp_path: Path):
@@ -401,7 +374,7 @@ def broken_from(step: int, value: float) -> Callable[..., torch.Tensor]:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_run_that_diverges_stops_and_keeps_its_best(value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(poslab.training.module, "token_loss", broken_from(25, value))
+    monkeypatch.setattr(poslab.training.learner, "token_loss", broken_from(25, value))
     with pytest.raises(DivergedError, match=rf"train/loss is {value} at step 25: .*optimizer\.lr"):
         train(tmp_path, *SMALL, "diagnostics=none")
     found = result(tmp_path)
@@ -416,7 +389,7 @@ def test_a_run_that_diverges_stops_and_keeps_its_best(value: float, tmp_path: Pa
 
 
 def test_a_run_that_diverges_at_once_saves_nothing_as_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(poslab.training.module, "token_loss", broken_from(0, math.nan))
+    monkeypatch.setattr(poslab.training.learner, "token_loss", broken_from(0, math.nan))
     with pytest.raises(DivergedError, match="step 0"):
         train(tmp_path, *SMALL, *QUIET)
     assert result(tmp_path)["status"] == "diverged"
@@ -430,7 +403,7 @@ def test_a_validation_that_is_no_number_never_becomes_the_best(tmp_path: Path, m
         real = score(logits, targets)
         return real._replace(loss_sum=real.loss_sum * math.nan) if next(calls) == 2 else real
 
-    monkeypatch.setattr(poslab.training.module, "score", nan_at_the_third)
+    monkeypatch.setattr(poslab.training.learner, "score", nan_at_the_third)
     with pytest.raises(DivergedError, match="val/loss is nan at step 40"):
         train(tmp_path, *SMALL, *QUIET, "data.val_batch_size=50", "trainer.max_epochs=5")
     assert result(tmp_path)["status"] == "diverged"
@@ -438,17 +411,22 @@ def test_a_validation_that_is_no_number_never_becomes_the_best(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_only_finite_numbers_pass(value: float):
-    poslab.training.module.check_finite("val/loss", 1e30, 3)
+def test_only_finite_losses_leave_a_replica_active(value: float, tmp_path: Path):
+    job = checked(compose(*SMALL))
+    only = Replica(job=job, overrides=[], folder=RunFolder(tmp_path), table=MetricsTable(tmp_path), board=None)
+    module = TrainingModule(build_learner(job, build_task(job)), Replicas([only], only), job.optimizer, 1)
+    module._trainer = SimpleNamespace(global_step=3)  # type: ignore[assignment]
+    module._freeze("val/loss", [1e30])
+    assert only.diverged is None
     with pytest.raises(DivergedError, match=r"val/loss is .* at step 3"):
-        poslab.training.module.check_finite("val/loss", value, 3)
+        module._freeze("val/loss", [value])
 
 
 def test_a_failure_in_training_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of\n memory")
 
-    monkeypatch.setattr(poslab.training.module, "token_loss", fail)
+    monkeypatch.setattr(poslab.training.learner, "token_loss", fail)
     with pytest.raises(RuntimeError, match="memory"):
         train(tmp_path, *SMALL, "diagnostics=none")
     found = result(tmp_path)

@@ -20,7 +20,7 @@ from poslab.comparison.settings import by_setting
 from poslab.config.identity import identity, job_key
 from poslab.config.registration import run_name
 from poslab.config.schema import checked
-from poslab.data.bundle import BundleData
+from poslab.data.module import SeedData
 from poslab.errors import ConfigError, DivergedError
 from poslab.evaluation.metrics import score_all, token_loss
 from poslab.positions.base import PositionScheme
@@ -29,9 +29,9 @@ from poslab.runs.result import stored_result
 from poslab.sweeps.plan import Job
 from poslab.sweeps.sweep import Sweep, checked_job
 from poslab.trained import load
-from poslab.training import bundle as module
+from poslab.training import stack as stack_module
+from poslab.training.learners import build_learner
 from poslab.training.module import ALGORITHMS
-from poslab.training.replicas import build_stack
 from poslab.training.stack import ModelStack, clip_gradients, gradient_norms, losses
 from support.configs import compose
 from support.paths import CONF
@@ -213,7 +213,7 @@ def test_a_copy_loads_as_a_run(whole: Path, checkpoint: str) -> None:
     copy = whole / "bundle/copies/seed4"
     job, task, model = load(copy, checkpoint)
     assert (job.seed, job.seeds) == (4, 1)
-    data = BundleData(task, job.data, [4], model.vocab_size).copies[0]
+    data = SeedData(task, job.data, 4, model.vocab_size)
     means = score_all(model, data.validation.batches).means()
     metrics = stored_result(copy)["metrics"]
     name = "val/loss" if checkpoint == "last" else "best/val/loss"
@@ -247,7 +247,7 @@ def lose(monkeypatch: pytest.MonkeyPatch, copies: tuple[int, ...], update: int) 
             factors[list(copies)] = float("nan")
         return by_copy * factors
 
-    monkeypatch.setattr(module, "losses", faulty)
+    monkeypatch.setattr(stack_module, "losses", faulty)
 
 
 def test_a_diverging_copy_stays_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_a_diverging_copy_stays_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     undisturbed = train(tmp_path / "undisturbed", *options)
     until_then = train(tmp_path / "until_then", *options, "trainer.max_steps=7")
     lose(monkeypatch, (1,), 7)
-    with pytest.raises(DivergedError, match=r"1 of 3 copies diverged; seed 1: train/loss is nan at step 7"):
+    with pytest.raises(DivergedError, match=r"1 of 3 replicas diverged; seed 1: train/loss is nan at step 7"):
         train(tmp_path / "bundle", *options)
     bundle = tmp_path / "bundle"
     for seed in (0, 2):
@@ -286,19 +286,19 @@ def test_a_sweep_with_a_lost_copy_ends_as_one_with_a_lost_job(
 ) -> None:
     shutil.copytree(whole / "bundle", tmp_path / "sweep/bundle")
     if lost:
-        result = stored_result(whole / "bundle") | {"error": "1 of 3 copies diverged; seed 4: train/loss is nan"}
+        result = stored_result(whole / "bundle") | {"error": "1 of 3 replicas diverged; seed 4: train/loss is nan"}
         (tmp_path / "sweep/bundle/result.json").write_text(json.dumps(result))
     sweep = Sweep.__new__(Sweep)
     sweep.folder, sweep.jobs, sweep.invalid = tmp_path / "sweep", {"key": Job(["seeds=3"], name="bundle")}, []
     with caplog.at_level("INFO"):
         assert sweep.conclude() is not lost
-    assert ("1 of 3 copies diverged" in caplog.text) is lost
+    assert ("1 of 3 replicas diverged" in caplog.text) is lost
     assert len(rows_of(tmp_path / "sweep/comparison.csv")) == 3
 
 
 def test_without_a_copy_left_the_run_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, (0, 1), 3)
-    with pytest.raises(DivergedError, match="all 2 copies have diverged"):
+    with pytest.raises(DivergedError, match="all 2 replicas have diverged"):
         train(tmp_path / "bundle", *TINY, *QUIET, "seeds=2")
     assert stored_result(tmp_path / "bundle")["status"] == "diverged"
     for seed in (0, 1):
@@ -319,14 +319,14 @@ def test_a_real_divergence_ends_as_alone(tmp_path: Path) -> None:
 
 
 def interrupted_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
-    real, calls = module.losses, iter(range(update))
+    real, calls = stack_module.losses, iter(range(update))
 
     def interrupt(*arguments: Tensor) -> Tensor:
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(module, "losses", interrupt)
+    monkeypatch.setattr(stack_module, "losses", interrupt)
 
 
 @pytest.mark.parametrize("update", [3, 14])
@@ -347,7 +347,7 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update
             train(folder, *options)
     copies = [folder / f"copies/seed{seed}" for seed in (0, 1)]
     assert [stored_result(each)["status"] for each in (folder, *copies)] == ["interrupted"] * 3
-    with pytest.raises(ConfigError, match=r"seed1 is one copy of the run in .*stopped; go on with that one"):
+    with pytest.raises(ConfigError, match=r"seed1 is one replica of the run in .*stopped; resume that one"):
         train(copies[1], *options[:-1], "seed=1", "resume=auto")
     train(folder, *options, "resume=auto")
     for part in (".", "copies/seed0", "copies/seed1"):
@@ -398,7 +398,7 @@ class Noisy(PositionScheme):
         (("seeds=2", "trainer=ddp"), "seeds=2 with trainer=ddp: copies are trained on one device"),
         (("seeds=2", "trainer=fsdp"), "seeds=2 with trainer=fsdp: copies are trained on one device"),
         (("seeds=3", "seed=4294967294"), r"seed=4294967294 with seeds=3 goes beyond 2\^32"),
-        (("seeds=1000000000",), r"seeds=1000000000 at about \d+ MiB a copy does not fit the .* use at most \d+"),
+        (("seeds=1000000000",), r"seeds=1000000000 at about \d+ MiB a replica does not fit the .* use at most \d+"),
     ],
 )
 def test_refusals(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:
@@ -412,9 +412,7 @@ def test_refusals(tmp_path: Path, overrides: tuple[str, ...], message: str) -> N
 def test_a_scheme_that_draws_on_its_own_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("poslab.positions.none.NoPositions", Noisy)
     preflight(compose("pos=none"), tmp_path / "run")
-    with pytest.raises(
-        ConfigError, match=r"seeds=2: this model cannot be trained as copies at once \(vmap.*\); use -m"
-    ):
+    with pytest.raises(ConfigError, match=r"seeds=2: these replicas cannot be trained together \(vmap.*\); use -m"):
         preflight(compose("pos=none", "seeds=2"), tmp_path / "run")
 
 
@@ -476,7 +474,9 @@ def small_stack(n: int = 3, *overrides: str) -> tuple[ModelStack, list[nn.Module
         alone.append(build_model(job, task))
     batches = [task.sample(np.random.default_rng(seed), 5) for seed in range(n)]
     tokens, targets = (torch.from_numpy(np.stack(parts)) for parts in zip(*batches, strict=True))
-    return build_stack(job, task), alone, tokens, targets
+    stack = build_learner(job, task).module
+    assert isinstance(stack, ModelStack)
+    return stack, alone, tokens, targets
 
 
 def test_gradients_norms_and_clipping_are_each_copy_s_own() -> None:
@@ -485,12 +485,12 @@ def test_gradients_norms_and_clipping_are_each_copy_s_own() -> None:
     parameters = [*stack.parameters()]
     norms = gradient_norms(parameters)
     limit = float(norms.median())
-    clip_gradients(parameters, limit)
+    clip_gradients(parameters, norms, limit)
     for index, model in enumerate(alone):
         token_loss(model(tokens[index]), targets[index]).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
         assert float(norms[index]) == pytest.approx(float(norm), rel=1e-5)
-        for own, one, view in zip(model.parameters(), parameters, stack.copy_of(index).parameters(), strict=True):
+        for own, one, view in zip(model.parameters(), parameters, stack.model_of(index).parameters(), strict=True):
             torch.testing.assert_close(one.grad[index], own.grad, rtol=1e-4, atol=1e-7)
             assert torch.equal(view, one[index])
             assert torch.equal(view.grad, one.grad[index])

@@ -280,7 +280,7 @@ def test_a_job_that_is_put_back_in_the_queue_goes_on_in_the_folder_of_its_number
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recipe of docs/multi_node.md; a run that began again in that folder would end with the same numbers."""
-    from poslab.training import module
+    from poslab.training import learner as module
 
     updates, real = iter(range(25)), module.token_loss
 

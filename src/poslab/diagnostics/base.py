@@ -74,8 +74,8 @@ class Diagnostic(Callback):
         self.every = every
         self.out_of_reach: dict[str, str] = {}
         self.gallery: Gallery | None = Gallery(in_background=False)
-        self.copy = 0
-        """Of a bundle, the copy that is looked at."""
+        self.replica = 0
+        """The replica that is inspected."""
         self._validations = 0
         self._last_look: int | None = None
         self._failed = False
@@ -156,7 +156,7 @@ class Diagnostic(Callback):
         training = module.training
         module.eval()
         try:
-            seen = module.observed(self.copy)
+            seen = module.observed(self.replica)
             if seen is None:
                 return
             self._last_look = step

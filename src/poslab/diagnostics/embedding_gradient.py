@@ -61,14 +61,12 @@ class EmbeddingGradient(Diagnostic):
         super().load_state_dict(state_dict)
         self._norms, self._step = state_dict.get("norms"), state_dict.get("step", 0)
 
-    def on_before_optimizer_step(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_after_backward(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
         step = trainer.global_step
         if step % pl_module.log_every_n_steps or not trainer.is_global_zero:
             return
-        seen = pl_module.observed(self.copy)
+        seen = pl_module.observed(self.replica)
         gradient = None if seen is None else seen.model.token_embedding.embedding.weight.grad
         if seen is not None and gradient is not None:
             self._norms = torch.linalg.vector_norm(gradient, dim=-1)

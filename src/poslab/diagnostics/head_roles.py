@@ -12,8 +12,8 @@ from torch import Tensor
 
 from poslab.data.module import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Picture, Scalars
+from poslab.diagnostics.callback import inspecting
 from poslab.diagnostics.head_ablation import HeadAblation
-from poslab.diagnostics.looks import looking
 from poslab.evaluation.heads import ROLES, RoleSums, mean_roles, role_sums
 from poslab.model import LanguageModel
 from poslab.pictures.plots import MapPlot
@@ -98,7 +98,7 @@ class HeadRoles(Diagnostic):
         self._batches: list[Tensor] = []
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        for diagnostic in looking(trainer, self.copy):
+        for diagnostic in inspecting(trainer, self.replica):
             if isinstance(diagnostic, HeadAblation):
                 # Its own mapping and not a copy: whichever of the two looks first, the picture is drawn after both.
                 self._costs = diagnostic.costs

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.evaluation.metrics import score_all
 from poslab.model import LanguageModel
 
@@ -26,7 +26,7 @@ class AtLength(NamedTuple):
     out_of_reach: str | None
 
 
-def at_lengths(model: LanguageModel, data: TaskData, lengths: Collection[int], n_examples: int) -> list[AtLength]:
+def at_lengths(model: LanguageModel, data: SeedData, lengths: Collection[int], n_examples: int) -> list[AtLength]:
     """Score a model at each length, on a fixed set that follows the seed, the length and ``n_examples`` alone.
 
     A length that the task cannot make, or that the position scheme cannot place, is out of reach. The model is in
@@ -52,7 +52,7 @@ def at_lengths(model: LanguageModel, data: TaskData, lengths: Collection[int], n
         model.train(training)
 
 
-def _at_length(model: LanguageModel, data: TaskData, length: int, n_examples: int) -> AtLength:
+def _at_length(model: LanguageModel, data: SeedData, length: int, n_examples: int) -> AtLength:
     try:
         data.task.check_length(length)
         longer = model.extended(data.task.seq_len_at(length))

@@ -10,15 +10,17 @@ import lightning
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import Logger
 
-from poslab.config.schema import TrainConfig
+from poslab.config.identity import model_settings
 from poslab.model import LanguageModel
 from poslab.runs.events import event_sizes
 from poslab.runs.folder import RunFolder
+from poslab.runs.table import MetricsTable
 from poslab.system.files import write_atomically
 from poslab.system.signals import Hold
 from poslab.training.module import TrainingModule
+from poslab.training.payload import export
+from poslab.training.replicas import Replicas
 
 MONITORED = "val/loss"
 # Beside the checkpoints: pictures, events, the log.
@@ -35,46 +37,41 @@ class DurableFiles(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """Keeps ``last.ckpt``, and as ``best.ckpt`` the one with the lowest validation loss; stops a run that is told to.
+    """Keeps ``last.ckpt``, and as ``best.ckpt`` the one with the lowest validation loss; stops a run on a signal.
+
+    Of several replicas the run's own two files hold the whole training; each replica's hold its model alone.
 
     Lightning's ModelCheckpoint saves the last one only where it is also a new best, forgets the best of a folder that
     was moved, and in the last step of an epoch saves a state from which Lightning skips the validation.
 
     Args:
         folder: of the run.
+        replicas: of the run.
         settings: that decide its result, flat; every checkpoint holds them.
         before_save: called with the Trainer before each checkpoint is written.
         hold: keeps the signals that tell it to stop.
         every_n_steps: updates from one checkpoint within an epoch to the next; None for none.
         every_minutes: the same by the clock.
-        loggers: those that the Trainer does not know.
     """
 
     def __init__(
         self,
         folder: RunFolder,
+        replicas: Replicas,
         settings: Mapping[str, Any],
         before_save: Callable[[lightning.Trainer], None],
         hold: Hold,
         every_n_steps: int | None = None,
         every_minutes: float | None = None,
-        loggers: list[Logger] | None = None,
     ) -> None:
         self.folder = folder
+        self.replicas = replicas
         self.settings = dict(settings)
         self.before_save = before_save
         self.hold = hold
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
-        self.loggers = loggers or []
-        self._best: float | None = None
         self._saved_at = time.monotonic()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._best = state_dict["best"]
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         # Nothing has been trained that could be lost.
@@ -101,11 +98,10 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
-        loss = float(trainer.callback_metrics[MONITORED])
-        is_best = self._best is None or loss < self._best
-        if is_best:
-            self._best = loss
-        self._save(trainer, is_best)
+        # The replicas' own first: a run that is killed in between repeats this epoch and writes them again.
+        self._export(trainer, pl_module)
+        # Rank 0 decides for all: only it has the table, and all have to write the same file.
+        self._save(trainer, trainer.strategy.broadcast(is_best(self.replicas.means.table)))
         if trainer.global_step < pl_module.total_steps and self._told(trainer):
             self.hold.deliver()
 
@@ -113,8 +109,8 @@ class Checkpoints(Checkpoint):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         # A run that goes on from here does not look again at what was seen here: first the numbers are written.
-        for logger in (*trainer.loggers, *self.loggers):
-            logger.save()
+        for files in self.replicas.all_files():
+            files.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
         checkpoint["run"] = {"settings": self.settings, "events": event_sizes(self.folder.path)}
 
@@ -148,16 +144,33 @@ class Checkpoints(Checkpoint):
             write_atomically(last, best.read_bytes(), durable=True)
         self._saved_at = time.monotonic()
 
+    def _export(self, trainer: lightning.Trainer, module: TrainingModule) -> None:
+        """Write the checkpoints of each active replica that has a folder of its own."""
+        for index in self.replicas.active():
+            replica = self.replicas[index]
+            if replica is self.replicas.means:
+                continue
+            model, settings = module.learner.model_of(index), model_settings(replica.job)
+            content = export(model, settings, trainer.global_step, trainer.current_epoch)
+            for name in ("last", "best") if is_best(replica.table) else ("last",):
+                write_atomically(replica.folder.checkpoints / f"{name}.ckpt", content)
 
-def room_for(job: TrainConfig, model: LanguageModel) -> int:
+
+def is_best(table: MetricsTable) -> bool:
+    """Whether the last validation loss of a table is its lowest, the untrained model's at step 0 left out."""
+    losses = [row[MONITORED] for step, row in sorted(table.rows.items()) if step and MONITORED in row]
+    return len(losses) < 2 or losses[-1] < min(losses[:-1])
+
+
+def room_for(model: LanguageModel, replicas: int) -> int:
     """Bytes that a run's files will take, roughly: its checkpoints, one more while it is written, and the rest.
 
     Args:
-        job: the run.
-        model: of it, or of one of its copies.
+        model: of one replica.
+        replicas: how many.
     """
-    parameters = 4 * sum(parameter.numel() for parameter in model.parameters()) * job.seeds
-    # With the two moments of Adam; each copy of a bundle has its two without.
+    parameters = 4 * sum(parameter.numel() for parameter in model.parameters()) * replicas
+    # With the two moments of Adam; the exported ones of several replicas are without.
     checkpoints = 3 * 3 * parameters
-    exports = 3 * parameters if job.seeds > 1 else 0
+    exports = 3 * parameters if replicas > 1 else 0
     return checkpoints + exports + SLACK_BYTES

@@ -25,7 +25,7 @@ from poslab.config.overrides import quoted
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError, DivergedError, LostRankError
 from poslab.system.ranks import PARENT, started_by_first_rank
-from poslab.training.module import CopyModule
+from poslab.training.module import TrainingModule
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,6 @@ class SharedLook(Callback):
     on_fit_end = on_train_end
 
     def _gather(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        if isinstance(module, CopyModule) and self._step != trainer.global_step:
+        if isinstance(module, TrainingModule) and self._step != trainer.global_step:
             self._step = trainer.global_step
-            module.whole.gather()
+            module.learner.gather()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.evaluation.metrics import score_all
 from poslab.trained import load
 from support.child_patches import WHEN_IT_TRAINS
@@ -174,6 +174,6 @@ def test_two_machines_train_as_one_process(starter: str, strategy: str, tmp_path
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4)
     job, task, model = load(folder)
-    validation = TaskData(task, job.data, job.seed, model.vocab_size).validation
+    validation = SeedData(task, job.data, job.seed, model.vocab_size).validation
     means = score_all(model, list(validation)).means()
     assert means["loss"] == pytest.approx(result_of(folder)["metrics"]["val/loss"], rel=1e-5)

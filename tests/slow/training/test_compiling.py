@@ -37,14 +37,14 @@ JOBS = {
 
 STOPS = """
 def patch(module):
-    real, calls = module.CopyModule.training_step, iter(range(15))
+    real, calls = module.TrainingModule.training_step, iter(range(15))
 
     def training_step(*arguments):
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    module.CopyModule.training_step = training_step
+    module.TrainingModule.training_step = training_step
 """
 
 
@@ -89,7 +89,7 @@ def test_a_compiled_run_is_the_same_run(tmp_path: Path, job: str) -> None:
 
 def test_a_compiled_run_goes_on(tmp_path: Path) -> None:
     plain = train(tmp_path / "plain", *RANDOM)
-    (tmp_path / "sitecustomize.py").write_text(STOPS + WHEN_IT_TRAINS)
+    (tmp_path / "sitecustomize.py").write_text(STOPS + WHEN_IT_TRAINS.replace("training.learner", "training.module"))
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     compiled_run(tmp_path / "stopped", *RANDOM, code=130, PYTHONPATH=path)
     assert stored_result(tmp_path / "stopped")["status"] == "interrupted"
