@@ -1,77 +1,13 @@
-"""The written comparison: a table, a text, a page and plots, the same bytes whenever the jobs are the same."""
+"""The written comparison: tables, texts and plots, the same bytes whenever the jobs are the same."""
 
-import csv
-import io
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from poslab.comparison import ComparisonError, write_comparison
-from poslab.comparison.__main__ import main
-from poslab.comparison.gallery import MOST_BYTES, MOST_JOBS
-from poslab.comparison.numbers import factor, number, p_value, percent, share_interval
-from poslab.comparison.statistics import mean_interval
-from support.job_folders import png, write_job
-from support.pages import Page
-
-FILES = {
-    "comparison.csv",
-    "comparison.md",
-    "comparison.html",
-    "comparison/loss_curves.png",
-    "comparison/accuracy_by_setting.png",
-    "comparison/parameters_against_result.png",
-    "comparison/exact_match_by_length.png",
-}
-
-
-def small_sweep(folder: Path, wall_seconds: float = 3.0) -> Path:
-    """Two schemes, two numbers of heads, three seeds; one diverged, one broken, one refused."""
-    for pos, steps in (("learned", 400), ("sinusoidal", 200)):
-        for heads in (4, 16):
-            for seed in (1, 2, 3):
-                lost = pos == "learned" and heads == 16 and seed == 3
-                write_job(
-                    folder / f"{pos}-{heads}-{seed}",
-                    status="diverged" if lost else "completed",
-                    error="DivergedError: loss nan\n</script><b>at</b> step 40 | lower the rate" if lost else None,
-                    steps_to_99=steps + 10 * seed + heads,
-                    loss=0.001 * seed,
-                    pictures=0 if lost else 100,
-                    metrics={"length/9/exact_match": 0.5, "length/12/exact_match": 0.25},
-                    wall_seconds=wall_seconds + seed,
-                    overrides=[f"pos={pos}", f"model.n_heads={heads}", f"seed={seed}", "resume=auto"],
-                    pos=pos,
-                    model__n_heads=heads,
-                    seed=seed,
-                )
-    (folder / "learned-4-1" / "result.json").write_text("{")
-    refused = [{"overrides": ["pos=learned", "model.n_heads=5", "seed=1"], "reason": "32 has no 5 equal heads"}]
-    (folder / "invalid.json").write_text(json.dumps(refused))
-    return folder
-
-
-def written(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def rows(target: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO((target / "comparison.csv").read_text())))
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep with its comparison beside its jobs."""
-    folder = small_sweep(tmp_path_factory.mktemp("compared") / "sweep")
-    comparison = write_comparison([folder], folder)
-    assert comparison.counts == {"completed": 10, "diverged": 1, "broken": 1, "invalid": 1}
-    assert {path.relative_to(folder).as_posix() for path in comparison.files} == FILES
-    return folder
+from poslab.comparison import write_comparison
+from support.job_folders import write_job
+from support.small_sweep import FILES, rows, small_sweep, written
 
 
 def test_everything_is_written_and_nothing_else(compared: Path) -> None:
@@ -149,70 +85,6 @@ def test_the_text_says_it_first_then_shows_settings_and_reasons(compared: Path) 
     assert "| pos=learned model.n_heads=5 seed=1 | invalid | 32 has no 5 equal heads |" in text
 
 
-def test_the_page_asks_nothing_of_a_network(compared: Path) -> None:
-    text = (compared / "comparison.html").read_text()
-    page = Page(text)
-    assert "default-src 'none'" in text
-    assert all(source.startswith("data:image/png;base64,") for source in page.attributes("src"))
-    assert all(link.startswith(("#", "data:")) for link in page.attributes("href"))
-    assert not re.search(r"https?://|@import|url\(", text)
-    # Under a strict policy no handler can hide in an attribute, and styles are in one place.
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-
-
-def test_what_a_job_says_cannot_become_part_of_the_page(compared: Path) -> None:
-    page = Page((compared / "comparison.html").read_text())
-    assert "b" in {tag for tag, _ in page.tags}
-    assert sum(tag == "script" for tag, _ in page.tags) == 2
-    assert "DivergedError: loss nan </script><b>at</b> step 40 | lower the rate" in page.text
-    data = json.loads(page.data)
-    assert len(data["jobs"]) == 12
-    assert data["axes"][1] == {"key": "model.n_heads", "name": "n_heads", "levels": ["4", "5", "16"]}
-
-
-def test_nor_can_what_a_setting_says(tmp_path: Path) -> None:
-    for name in ("normal", "</script><b>"):
-        write_job(tmp_path / f"job{len(name)}", model__token_file=name)
-    write_comparison([tmp_path], tmp_path)
-    page = Page((tmp_path / "comparison.html").read_text())
-    assert json.loads(page.data)["axes"][0]["levels"] == ["</script><b>", "normal"]
-    assert sum(tag == "script" for tag, _ in page.tags) == 2
-
-
-def test_the_page_shows_a_picture_of_each_setting(compared: Path) -> None:
-    page = Page((compared / "comparison.html").read_text())
-    plot, *pictures = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert plot["alt"] == "exact match by length"
-    # Four settings, heads and similarity of each.
-    assert len(pictures) == 8
-    assert pictures[0]["alt"] == "attention weights of every head, learned, n_heads 4"
-    assert (pictures[0]["width"], pictures[0]["height"]) == ("60", "40")
-
-
-def test_pictures_are_bounded_and_what_is_left_out_is_said(tmp_path: Path) -> None:
-    for heads in range(1, 31):
-        folder = write_job(tmp_path / f"job{heads}", model__n_heads=heads, pictures=400_000, last=40)
-        if heads == 1:
-            (folder / "figures" / "heads_layer_0.png").write_bytes(png()[:-8])
-    write_comparison([tmp_path], tmp_path / "out")
-    path = tmp_path / "out" / "comparison.html"
-    assert path.stat().st_size < 8_000_000
-    text = path.read_text()
-    assert 400_000 * text.count("<img ") < MOST_BYTES
-    assert text.count("<figure>") <= MOST_JOBS
-    assert "12 of 30 settings, evenly chosen" in text
-    assert f"{24 - text.count('<img ')} pictures left out: broken, or too large for this file." in text
-
-
-def test_the_page_of_a_sweep_in_which_nothing_completed(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        write_job(tmp_path / f"job{seed}", seed=seed, status="failed", error="RuntimeError: no")
-    comparison = write_comparison([tmp_path], tmp_path)
-    assert [each.text for each in comparison.statements] == ["No job completed, so there is nothing to compare"]
-    assert "RuntimeError: no" in (tmp_path / "comparison.html").read_text()
-    assert [row["status"] for row in rows(tmp_path)] == ["failed", "failed"]
-
-
 def test_only_refused_combinations(tmp_path: Path) -> None:
     (tmp_path / "invalid.json").write_text(json.dumps([{"overrides": ["model.n_heads=5"], "reason": "no"}]))
     assert write_comparison([tmp_path], tmp_path).counts == {"invalid": 1}
@@ -252,95 +124,3 @@ def test_an_old_comparison_stays_whole_when_a_new_one_fails(compared: Path, monk
     with pytest.raises(OSError, match="disk full"):
         write_comparison([compared], compared)
     assert written(compared) == before
-
-
-def test_the_command_line(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(compared), "--output", str(tmp_path / "out")])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "13 jobs: 1 broken, 10 completed, 1 diverged, 1 invalid"
-    assert said[1].startswith("- sinusoidal reaches 99 % exact match in ")
-    assert said[-1] == f"see it: {tmp_path / 'out' / 'comparison.html'}"
-    assert set(written(tmp_path / "out")) == FILES
-    main([str(compared)])
-    assert capsys.readouterr().out.endswith(f"see it: {compared / 'comparison.html'}\n")
-
-
-def test_errors_on_the_command_line_are_one_line(compared: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    for arguments, words in (
-        ([tmp_path / "missing"], "is not a folder"),
-        ([tmp_path / "empty"], "no runs in"),
-        ([compared, "--output", tmp_path / "file"], "cannot write to"),
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        message = str(stopped.value.code)
-        assert message.startswith("error: ")
-        assert words in message
-        assert "\n" not in message
-    with pytest.raises(ComparisonError):
-        write_comparison([tmp_path / "empty"], tmp_path)
-
-
-JOBS, SECONDS, MEBIBYTES = 500, 20, 1024
-# Not ru_maxrss: that of a child begins at what the process that started it has, here the tests with torch.
-MEASURE = """
-import sys, time
-from poslab.comparison.__main__ import main
-started = time.perf_counter()
-main([sys.argv[1]])
-seconds = time.perf_counter() - started
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(seconds, int(peak.split()[1]) / 1024)
-print([name for name in ("torch", "lightning", "matplotlib.pyplot") if name in sys.modules])
-"""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
-def test_five_hundred_jobs_in_time_and_memory_without_torch(tmp_path: Path) -> None:
-    at = 0
-    for pos in ("a", "b", "c", "d", "e"):
-        for heads in (1, 2, 4, 8, 16):
-            for seed in range(20):
-                write_job(
-                    tmp_path / f"job{at}", pos=pos, model__n_heads=heads, seed=seed, steps_to_99=200 + at % 37,
-                    every=20, last=780, pictures=40_000,
-                )  # fmt: skip
-                at += 1
-    assert at == JOBS
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
-    )
-    *_, measured, imported = done.stdout.splitlines()
-    seconds, peak = map(float, measured.split())
-    assert imported == "[]"
-    assert len(rows(tmp_path)) == JOBS
-    assert seconds < SECONDS
-    assert peak < MEBIBYTES
-    assert (tmp_path / "comparison.html").stat().st_size < 8_000_000
-
-
-def test_a_mean_share_is_inside_its_own_interval() -> None:
-    # Rounded down, the mean of these would be 99.9 % and both ends 100.0.
-    assert share_interval(mean_interval([0.99967, 0.99966, 0.99968])) == "99.97 % [99.96, 99.97]"
-    assert share_interval(mean_interval([1.0, 0.998, 1.0])) == "99.9 % [99.6, 100.0]"
-    assert share_interval(mean_interval([0.5, 0.5])) == "50.0 %"
-    draw = np.random.default_rng(0)
-    for _ in range(500):
-        shares = 1 - draw.random(3) * 10.0 ** -draw.integers(0, 6)
-        mean, low, high = (float(part) for part in re.findall(r"[\d.]+", share_interval(mean_interval(list(shares)))))
-        assert low <= mean <= high
-
-
-def test_numbers_are_never_rounded_to_more_than_they_are() -> None:
-    shares = (0.0, 1e-9, 0.0004, 0.29, 0.9996, 0.9999999, 1.0)
-    assert [percent(share) for share in shares] == [
-        "0.0 %", "0.0000 %", "0.04 %", "29.0 %", "99.96 %", "99.9999 %", "100.0 %",
-    ]  # fmt: skip
-    assert [factor(value) for value in (1.04, 1.94, 12.4, 2634.0)] == ["1.04x", "1.9x", "12x", "2,600x"]
-    assert [number(value) for value in (0.0, 0.00131, 0.000131, 3.14159, 8833.0)] == [
-        "0", "0.00131", "1.3e-4", "3.14", "8,833",
-    ]  # fmt: skip
-    assert [p_value(p) for p in (0.0001, 0.012, 1.0)] == ["p < 0.001", "p = 0.012", "p = 1"]

@@ -1,59 +1,16 @@
 """Every rule of the configuration: what breaks it, and what the one-line message has to name."""
 
-import os
-from copy import deepcopy
-from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import OverrideType
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
-from poslab.cli.explain import explain
-from poslab.config.registration import run_name
-from poslab.config.rules import did_you_mean, nearest
 from poslab.config.schema import checked
 from poslab.errors import ConfigError
-from poslab.preflight.checks import preflight
-from support.configs import compose
-from support.devices import no_device
+from support.configs import compose, refusal
 from support.paths import CONF
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
-
-
-@cache
-def default() -> DictConfig:
-    return compose()
-
-
-def given(*overrides: str) -> DictConfig:
-    """The configuration with these overrides; composed by Hydra only where that can matter, for it is slow."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    plain = [one for one in parsed if one.type is OverrideType.CHANGE and not one.is_sweep_override()]
-    if len(plain) < len(parsed) or any(OmegaConf.select(default(), one.key_or_group) is None for one in plain):
-        return compose(*overrides)
-    if any(isinstance(OmegaConf.select(default(), one.key_or_group), DictConfig) for one in plain):
-        return compose(*overrides)
-    config = deepcopy(default())
-    try:
-        for one in plain:
-            OmegaConf.update(config, one.key_or_group, one.value())
-    except OmegaConfBaseException:
-        return compose(*overrides)  # for the message that a person gets
-    return config
-
-
-def refusal(folder: Path, *overrides: str) -> str:
-    """The line that refuses these overrides."""
-    try:
-        preflight(given(*overrides), folder)
-    except Exception as error:
-        return explain(error, CONF)
-    raise AssertionError(f"{overrides} passed")
 
 
 # What is typed (several overrides with a space between), and what the message has to hold, parts with a | between.
@@ -62,6 +19,8 @@ AT_LEAST_1 = [
     *(f"model.{name}" for name in ("d_model", "n_heads", "n_layers", "max_context_length", "vocab_size")),
     *(f"trainer.{name}" for name in ("devices", "max_epochs", "log_every_n_steps")),
 ]
+
+
 RULES = {
     # sizes that do not fit each other
     "model.n_heads=5": "model.d_model=32|model.n_heads=5|1, 2, 4, 8, 16, 32",
@@ -227,67 +186,6 @@ def test_several_values_without_m_are_refused_with_the_way_out(tmp_path: Path):
     assert "-m" in line
 
 
-def test_gpu_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    no_device(monkeypatch)
-    line = refusal(tmp_path / "run", "trainer=gpu")
-    assert "no GPU" in line
-    assert "trainer=cpu" in line
-
-
-def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        line = refusal(folder)
-        assert f"cannot write to {folder}" in line
-        assert "hydra.run.dir" in line
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path):
-    tmp_path.chmod(0o500)
-    try:
-        assert "cannot write to" in refusal(tmp_path / "run")
-    finally:
-        tmp_path.chmod(0o700)
-
-
-def test_rows_from_a_file_have_to_fit(tmp_path: Path):
-    rows, text = tmp_path / "rows.npy", tmp_path / "rows.txt"
-    np.save(rows, np.zeros((3, 32), dtype=np.float32))
-    text.write_text("1 2 3")
-    line = refusal(tmp_path / "run", "model.token_init=file", f"model.token_file={rows}")
-    assert "(3, 32)" in line
-    assert "(65, 32)" in line
-    assert ".npy" in refusal(tmp_path / "run", "model.token_init=file", f"model.token_file={text}")
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        "model.max_context_length=12",
-        "model.max_context_length=100 model.vocab_size=66",
-        "pos=none model.d_model=33 model.n_heads=3",
-        "model.d_model=1 model.n_heads=1",
-        "model.dropout=0.99",
-        "seed=0",
-        "seed=4294967295",
-        "trainer=ddp trainer.devices=4",
-        "trainer=fsdp",
-        "trainer=ddp trainer.devices=1",
-        "deterministic=true",
-        "trainer.gradient_clip_norm=null trainer.max_steps=-1",
-        "trainer.threads=7 trainer.progress_bar=True",
-        "optimizer.betas=[0.0,0.5] optimizer.weight_decay=0",
-        "task.length=1 task.n_symbols=2 data.batch_size=1 data.val_examples=1",
-        "diagnostics.heads.every=0",
-        "~diagnostics.heads",
-        "diagnostics=[heads,parameters]",
-    ],
-)
-def test_what_lies_just_inside_the_rules_passes(overrides: str, tmp_path: Path):
-    preflight(compose(*overrides.split(" ")), tmp_path / "run")
-
-
 def test_the_rules_hold_for_any_way_to_a_configuration():
     # Not only for overrides: a configuration that was loaded from a file and changed is checked just the same.
     config = OmegaConf.create(OmegaConf.to_container(compose()))
@@ -295,21 +193,3 @@ def test_the_rules_hold_for_any_way_to_a_configuration():
     config.model.n_heads = 5
     with pytest.raises(ConfigError, match=r"model\.n_heads=5"):
         checked(config)
-
-
-def test_near_names():
-    names = ["d_model", "n_heads"]
-    assert nearest("d_modle", names) == "d_model"
-    assert nearest("zzz", names) is None
-    assert did_you_mean("n_head", names) == "; did you mean 'n_heads'?"
-    assert did_you_mean("zzz", names) == "; there are: d_model, n_heads"
-    assert did_you_mean("zzz", []) == "; there are: none"
-
-
-def test_folder_names_are_portable_short_and_never_the_same():
-    names = {run_name("poslab.tasks.copy.CopyTask", "poslab.positions.rope.Rope", 32, 4, 0) for _ in range(50)}
-    assert len(names) == 50
-    for name in names:
-        assert name.startswith("copy-rope-d32-h4-s0_")
-        assert len(name) < 60
-        assert not set(name) & set('=, :/\\"*?<>|')

@@ -1,6 +1,7 @@
 """Reads colours and texts from figures, and asserts that people can read them."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from matplotlib import colormaps
@@ -8,12 +9,18 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, Bbox
 from PIL import Image, ImageChops
 
+from poslab.diagnostics.embedding_gradient import draw_rows
+from poslab.diagnostics.neighbour_similarity import draw_curve, draw_matrix
+from poslab.diagnostics.position_table import draw_table
+from poslab.evaluation.metrics import neighbour_cosine_matrix
 from poslab.pictures.figures import (
     Label,
     LabelledFigure,
     Map,
+    message_figure,
     write_labels,
 )
+from poslab.positions.sinusoidal import sinusoidal_table
 
 
 def pixels(figure: Figure) -> np.ndarray:
@@ -103,3 +110,22 @@ def assert_readable(figure: Figure) -> None:
             across = min(box.x1, right) - max(box.x0, left)
             down = min(box.y1, top) - max(box.y0, bottom)
             assert across <= 1 or down <= 1, f"{text!r} is written over a map"
+
+
+PICTURES: dict[str, Callable[[], Figure]] = {
+    "curve": lambda: draw_curve([0.35, -0.17], [0.1, 0.0]),
+    "curve-of-one": lambda: draw_curve([0.35], [0.1]),
+    "matrix": lambda: draw_matrix(neighbour_cosine_matrix(sinusoidal_table(12, 32)).numpy()),
+    "matrix-of-512": lambda: draw_matrix(neighbour_cosine_matrix(sinusoidal_table(512, 32)).numpy()),
+    "table-32": lambda: draw_table(sinusoidal_table(12, 32).numpy()),
+    "table-64": lambda: draw_table(sinusoidal_table(12, 64).numpy()),
+    "table-512": lambda: draw_table(sinusoidal_table(512, 128).numpy()),
+    "table-of-one-row": lambda: draw_table(np.ones((1, 32), dtype=np.float32)),
+    "table-of-zeros": lambda: draw_table(np.zeros((12, 32), dtype=np.float32)),
+    "rows-65": lambda: draw_rows(np.arange(65, dtype=np.float32), 10),
+    "rows-1": lambda: draw_rows(np.ones(1, dtype=np.float32), 10),
+    "rows-2": lambda: draw_rows(np.ones(2, dtype=np.float32), 10),
+    "rows-1000": lambda: draw_rows(np.arange(1000, dtype=np.float32), 10),
+    "rows-of-zeros": lambda: draw_rows(np.zeros(65, dtype=np.float32), 10),
+    "message": lambda: message_figure("No table:\nthis position scheme adds no vectors"),
+}

@@ -5,48 +5,25 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poslab.build import build
 from poslab.errors import ConfigError
 from poslab.tasks import Batch, Task
 from poslab.tasks.base import IGNORED
 from poslab.tasks.repeat import RepeatTask
-from support.paths import CONF
+from support.every_task import (
+    OPTIONS,
+    check_by_the_oracle,
+    every_task,
+    length_option,
+    make,
+    one_length,
+    sizes_for,
+    tasks_with,
+)
 
-OPTIONS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CONF / "task").glob("*.yaml"))}
 some = settings(max_examples=30, deadline=None, derandomize=True)
-
-
-def tasks_with(*names: str) -> pytest.MarkDecorator:
-    """Every task that has all of these options."""
-    found = {task: options for task, options in OPTIONS.items() if set(names) <= set(options)}
-    assert found
-    return pytest.mark.parametrize("options", found.values(), ids=found.keys())
-
-
-every_task = tasks_with()
-
-
-def make(options: dict, **changed: int | None) -> Task:
-    return build("task", {**options, **changed}, Task)
-
-
-def length_option(options: dict) -> str:
-    """The option that says how long rows are, in the task's own unit."""
-    return "seq_len" if "seq_len" in options else "length"
-
-
-def one_length(options: dict, length: int, **changed: int | None) -> Task:
-    name = length_option(options)
-    return make(options, **{name: length, f"min_{name}": None}, **changed)
-
-
-def sizes_for(options: dict, length: int) -> dict[str, int]:
-    """Symbols or keys enough for this length, also where none may stand twice."""
-    return {name: 2 * length for name in ("n_symbols", "n_keys") if name in options}
 
 
 def drawn(options: dict, data: st.DataObject) -> tuple[Task, Batch]:
@@ -78,23 +55,6 @@ def labels(task: Task, tokens: np.ndarray) -> list[str]:
     return [task.token_label(token) for token in tokens.tolist()]
 
 
-def stands_somewhere(task: Task, targets: np.ndarray) -> np.ndarray:
-    """The targets that are copied from somewhere: all that count, but EOS is nowhere."""
-    return (targets != IGNORED) & (targets != getattr(task, "eos", None))
-
-
-def check_by_the_oracle(task: Task, batch: Batch):
-    for row, wanted in zip(*batch, strict=True):
-        np.testing.assert_array_equal(task.deduce(row), wanted)
-        cells = task.answer_cells(row)
-        assert cells.shape == (len(row), len(row))
-        assert cells.dtype == bool
-        queries, keys = np.nonzero(cells)
-        assert (keys <= queries).all(), "an answer above the diagonal cannot be seen"
-        np.testing.assert_array_equal(row[keys], wanted[queries])
-        np.testing.assert_array_equal(cells.any(axis=1), stands_somewhere(task, wanted))
-
-
 def test_tasks_are_found():
     assert {"copy", "repeat", "count", "reverse", "sort", "selective_copy", "associative_recall", "induction"} <= set(
         OPTIONS
@@ -123,16 +83,6 @@ def test_a_batch_has_its_sizes_and_stays_in_the_vocabulary(options: dict, data: 
 @given(data=st.data())
 def test_the_oracle_names_every_target_and_answer_cells_hold_it(options: dict, data: st.DataObject):
     check_by_the_oracle(*drawn(options, data))
-
-
-@every_task
-def test_far_beyond_the_lengths_of_training(options: dict):
-    length = 150
-    task = one_length(options, 4, **sizes_for(options, length))
-    batch = task.sample(np.random.default_rng(0), 3, length)
-    assert batch.tokens.shape == (3, task.seq_len_at(length))
-    assert batch.tokens.shape[1] >= length
-    check_by_the_oracle(task, batch)
 
 
 @every_task
@@ -202,57 +152,6 @@ def test_a_batch_comes_from_its_generator_alone(options: dict):
     np.testing.assert_array_equal(one.tokens, again.tokens)
     np.testing.assert_array_equal(one.targets, again.targets)
     assert not np.array_equal(one.tokens, other.tokens)
-
-
-@every_task
-def test_a_range_draws_one_length_for_each_batch_and_meets_every_one(options: dict):
-    name = length_option(options)
-    task = make(options, **{name: 6, f"min_{name}": 3})
-    assert task.lengths == range(3, 7)
-    assert task.seq_len == task.seq_len_at(6)
-    rng = np.random.default_rng(0)
-    met = Counter(task.sample(rng, 2).tokens.shape[1] for _ in range(400))
-    assert set(met) == {task.seq_len_at(length) for length in (3, 4, 5, 6)}
-    assert min(met.values()) > 60  # of 100 expected, spread 9
-
-
-@every_task
-def test_a_range_of_one_makes_the_batches_of_no_range(options: dict):
-    name = length_option(options)
-    ranged = make(options, **{name: 5, f"min_{name}": 5}).sample(np.random.default_rng(3), 9)
-    single = one_length(options, 5).sample(np.random.default_rng(3), 9)
-    for one, other in zip(ranged, single, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@every_task
-def test_a_length_asked_for_is_the_length_made(options: dict):
-    name = length_option(options)
-    task = make(options, **{name: 6, f"min_{name}": 3})
-    for length in (1, 2, 4, 9):
-        asked = task.sample(np.random.default_rng(1), 4, length)
-        alone = one_length(options, length).sample(np.random.default_rng(1), 4)
-        for one, other in zip(asked, alone, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-@every_task
-def test_lengths_that_leave_nothing_are_refused_with_the_numbers(options: dict):
-    name = length_option(options)
-    for shortest, longest, message in ((0, 4, r"length 0 .*at least 1"), (5, 4, r"min_length 5 is above length 4")):
-        with pytest.raises(ConfigError, match=message):
-            make(options, **{name: longest, f"min_{name}": shortest})
-    with pytest.raises(ValueError, match=r"length 0 .*at least 1"):
-        make(options).sample(np.random.default_rng(0), 2, 0)
-
-
-@every_task
-def test_sizes_that_leave_nothing_are_refused_with_the_number(options: dict):
-    least = {"n_symbols": 2, "n_keys": 1, "n_values": 2, "n_queries": 1}
-    for name in {length_option(options), *least} & set(options):
-        minimum = least.get(name, 1)
-        with pytest.raises(ConfigError, match=rf"task\.{name} {minimum - 1} .*at least {minimum}"):
-            make(options, **{f"min_{length_option(options)}": None, name: minimum - 1})
 
 
 @tasks_with("bos", "eos")
