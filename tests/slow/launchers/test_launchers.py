@@ -17,10 +17,9 @@ import yaml
 from hydra.core.utils import JobReturn, JobStatus
 
 from poslab import launchers
-from poslab.errors import ConfigError
-from poslab.system.threads import choose_threads
+from poslab.errors import ConfigError, LostJobError
+from poslab.system.threads import available_cores, choose_threads
 from support.commands import only_sweep, start
-from support.configs import compose
 from support.launching import EXTRAS, HOOK, MODULES, PARALLEL, QUICK, Swept, needs, results
 from support.paths import CONF, ROOT
 from support.processes import processes_of, wait_for
@@ -75,7 +74,7 @@ def test_pictures_are_drawn_under_every_launcher(launcher: str, swept: Callable[
 @pytest.mark.parametrize("launcher", PARALLEL)
 def test_the_console_says_who_works_and_how_each_job_ended(launcher: str, swept: Callable[[str], Swept]):
     cwd, ended = swept(launcher)
-    cores = launchers.available_cores()
+    cores = available_cores()
     workers = {"ray": f"{cores} on 1 node"}.get(launcher, str(cores))
     lines = ended.stdout.splitlines()
     assert lines[0].endswith(f": 4 jobs, launcher {launcher}, workers {workers}")
@@ -181,12 +180,12 @@ def test_the_jobs_of_a_sweep_that_was_killed_end_by_themselves(begin: Callable[.
 
 def test_a_process_that_has_ended_is_not_alive():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert launchers.is_alive(child.pid)
+    assert launchers.local.is_alive(child.pid)
     child.kill()
     # Nobody has asked how it ended: its number is still taken.
-    assert wait_for(lambda: not launchers.is_alive(child.pid), 10)
+    assert wait_for(lambda: not launchers.local.is_alive(child.pid), 10)
     child.communicate()
-    assert not launchers.is_alive(child.pid)
+    assert not launchers.local.is_alive(child.pid)
 
 
 # What is refused.
@@ -231,33 +230,27 @@ def test_slurm_without_slurm(monkeypatch: pytest.MonkeyPatch):
         launchers.SubmititPool("slurm")
 
 
-def gpu_job() -> Any:
-    from poslab.config.schema import checked
-
-    return checked(compose("trainer=gpu"))
-
-
 @needs("joblib")
 def test_a_gpu_that_is_not_there_makes_a_job_invalid(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"trainer.accelerator=gpu, but torch sees no GPU"):
-        launchers.JoblibPool(1).check_job(gpu_job())
+        launchers.JoblibPool(1).check_devices("gpu", 1)
 
 
 @needs("ray")
 def test_a_gpu_that_ray_is_not_asked_for_makes_a_job_invalid():
     with pytest.raises(ConfigError, match=r"hydra.launcher.ray.remote.num_gpus=0 gives the job none"):
-        launchers.RayPool({}, {"num_cpus": 1, "num_gpus": 0}).check_job(gpu_job())
-    launchers.RayPool({}, {"num_gpus": 0.5}).check_job(gpu_job())
+        launchers.RayPool({}, {"num_cpus": 1, "num_gpus": 0}).check_devices("gpu", 1)
+    launchers.RayPool({}, {"num_gpus": 0.5}).check_devices("gpu", 1)
 
 
 @needs("submitit_slurm")
 def test_a_gpu_that_slurm_is_not_asked_for_makes_a_job_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_slurm(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"SLURM is asked for none; set hydra.launcher.gpus_per_node=1"):
-        launchers.SubmititPool("slurm", cpus_per_task=1).check_job(gpu_job())
+        launchers.SubmititPool("slurm", cpus_per_task=1).check_devices("gpu", 1)
     for asked in ({"gpus_per_node": 1}, {"gres": "gpu:1"}, {"additional_parameters": {"gpus-per-task": 1}}):
-        launchers.SubmititPool("slurm", **asked).check_job(gpu_job())
+        launchers.SubmititPool("slurm", **asked).check_devices("gpu", 1)
 
 
 @needs("ray")
@@ -320,7 +313,7 @@ def test_a_job_gets_the_gpu_that_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_pa
     pool = launchers.SubmititPool("local", n_jobs=2)
     pool.prepare(4, tmp_path)
     pool.executor = Executor()
-    call, *others = (object.__new__(launchers.queue.SubmititCall) for _ in range(4))
+    call, *others = (object.__new__(launchers.submitit.SubmititCall) for _ in range(4))
     first, second = pool.start([call, others[0]])
     second.over = True
     assert pool.ended([first, second]) == [second]
@@ -396,7 +389,7 @@ class FakePool(launchers.Pool[int]):
         name = call.overrides[0]
         if self.dies.get(name, 0):
             self.dies[name] -= 1
-            raise launchers.LostJobError(f"{name} is gone\nwith details")
+            raise LostJobError(f"{name} is gone\nwith details")
         return JobReturn(overrides=call.overrides, status=JobStatus.COMPLETED, _return_value=name)
 
     def stop(self, handles: Sequence[int]) -> None:
@@ -432,7 +425,7 @@ def test_a_lost_job_is_tried_again_once(tmp_path: Path, capsys: pytest.CaptureFi
         JobStatus.FAILED,
         JobStatus.COMPLETED,
     ]
-    with pytest.raises(launchers.LostJobError, match="job2 is gone"):
+    with pytest.raises(LostJobError, match="job2 is gone"):
         returned[2].return_value  # noqa: B018
 
 
@@ -464,7 +457,7 @@ class Unpicklable(Exception):
 
 def test_any_error_survives_the_way_back():
     plain, awkward = (
-        vars(launchers.failed([], error))["_return_value"] for error in (KeyError("a"), Unpicklable("a", "b"))
+        vars(launchers.pool.failed([], error))["_return_value"] for error in (KeyError("a"), Unpicklable("a", "b"))
     )
     assert isinstance(plain, KeyError)
     assert (type(awkward), str(awkward)) == (RuntimeError, "Unpicklable: ab")
@@ -481,6 +474,8 @@ def test_a_launcher_composes_from_its_own_file_alone(launcher: str):
     ConfigStore.instance().store("joblib", {"_target_": "a.b", "backend": "loky"}, group="hydra/launcher", provider="x")
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+
+    import poslab.config  # noqa: F401  (registers the schema)
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra_compose("train", overrides=[f"hydra/launcher={launcher}"], return_hydra_config=True)
