@@ -1,4 +1,4 @@
-"""``python -m poslab.claims``: see `poslab.comparison.claims`."""
+"""Entry point of ``python -m poslab.claims``; the code is in `poslab.comparison.claims`."""
 
 from poslab.comparison.claims import main
 

@@ -88,7 +88,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty folder": (empty, "no config.yaml"),
     "no result": (lambda folder: (folder / "result.json").unlink(), "no result.json"),
     "half a result": (lambda folder: (folder / "result.json").write_text('{"status": "comp'), "result.json cannot be"),
-    "a list for a result": (lambda folder: (folder / "result.json").write_text("[1, 2]"), "result.json is no mapping"),
+    "a list for a result": (lambda folder: (folder / "result.json").write_text("[1, 2]"), "result.json is not a"),
     "an unknown status": (lambda folder: (folder / "result.json").write_text('{"status": ["x"]}'), "no known status"),
     "bytes for a result": (lambda folder: (folder / "result.json").write_bytes(b"\xff\xfe\x00"), "result.json cannot"),
     "deep nesting": (lambda folder: (folder / "result.json").write_text("[" * 100_000), "result.json cannot be read"),
@@ -98,8 +98,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no configuration": (lambda folder: (folder / "config.yaml").unlink(), "no config.yaml"),
     "half a configuration": (lambda folder: (folder / "config.yaml").write_text("pos: {_target_: "), "config.yaml can"),
-    "a text for a configuration": (lambda folder: (folder / "config.yaml").write_text("abc"), "config.yaml is no map"),
-    "an empty configuration": (lambda folder: (folder / "config.yaml").write_text(""), "config.yaml holds no settings"),
+    "a text for a configuration": (lambda folder: (folder / "config.yaml").write_text("abc"), "config.yaml is not a"),
+    "an empty configuration": (lambda folder: (folder / "config.yaml").write_text(""), "config.yaml has no content"),
 }
 
 

@@ -95,7 +95,7 @@ def test_a_single_run(tmp_path: Path) -> None:
     comparison = write_comparison([run], run)
     assert comparison.axes == []
     assert "n = 1 has no interval" in (run / "comparison.md").read_text()
-    assert "one seed only" in (run / "comparison.md").read_text()
+    assert "only one seed" in (run / "comparison.md").read_text()
     # Written into the run's own folder, it does not become a part of the run.
     assert len(write_comparison([run], run).jobs) == 1
 

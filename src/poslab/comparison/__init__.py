@@ -1,7 +1,7 @@
-"""Many runs side by side: what differs between them, and what the data say about it.
+"""Compare runs: which settings differ, which results differ, and whether a difference is more than chance.
 
-Reads run folders, whichever sweep or machine they came from, and writes a table, a text and a page. No torch: a sweep's
-own process and a laptop without it can compare.
+It reads run folders from any sweeps and machines, and writes a table, a text and an HTML page. It does not import
+torch, so that it also runs in a sweep's parent process and on a machine without torch.
 """
 
 from poslab.comparison.collect import Job

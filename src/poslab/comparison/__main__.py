@@ -9,16 +9,17 @@ from poslab.errors import ComparisonError
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Compare, write, and say what was found.
+    """Compare the runs in the given folders, write the comparison and print its statements.
 
     Raises:
-        SystemExit: with one line, exit code 1, when there is nothing to compare or it cannot be written.
+        SystemExit: with a one-line message and exit code 1, if there is nothing to compare or the comparison cannot be
+            written.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m poslab.comparison", description="Compare the runs in some folders."
+        prog="python -m poslab.comparison", description="Compare the runs in one or more folders."
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep's folder, or a run's")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write; the first DIR if not given")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep folder or a run folder")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write; default: the first DIR")
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0]
     try:
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def summary(comparison: Comparison, target: Path) -> str:
-    """How many jobs there were, what they say, where to read more."""
+    """Text with the number of jobs by status, the statements, and the path of the page."""
     jobs = ", ".join(f"{count} {status}" for status, count in comparison.counts.items())
     lines = [f"{len(comparison.jobs)} jobs: {jobs}", *(f"- {each.text}" for each in comparison.statements)]
     return "\n".join([*lines, f"see it: {target / PAGE_FILE}"])

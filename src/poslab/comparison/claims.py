@@ -1,7 +1,7 @@
-"""Claims held to account: what an experiment's file says the results are, against the results that are there.
+"""Check claims: compare the results that an experiment expects with the results of its sweep.
 
-``python -m poslab.claims DIR...`` reads finished sweeps and writes the table claim / expected / measured / holds. A
-claim is data in the experiment's own file (``sweep.claims``); a sweep keeps them in its folder as ``claims.json``.
+``python -m poslab.claims DIR...`` reads finished sweeps and writes a table with the columns claim, expected, measured
+and holds. An experiment lists its claims as ``sweep.claims``; a sweep stores them in its folder as ``claims.json``.
 """
 
 import argparse
@@ -27,14 +27,14 @@ TABLE_FILE = "claims.md"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim beside what was found.
+    """One claim and its result.
 
     Attributes:
-        claim: as its file has it.
-        sweep: the folder it was held against.
-        expected: in a few words.
-        measured: likewise, with the number of jobs.
-        holds: None when there is nothing to judge by.
+        claim: the claim, as in the experiment.
+        sweep: name of the sweep folder.
+        expected: the expectation as text.
+        measured: the measured value as text, with the number of jobs.
+        holds: whether the claim holds; None if no job has the metric.
     """
 
     claim: ClaimConfig
@@ -45,12 +45,15 @@ class Verdict:
 
 
 def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Verdict:
-    """Hold one claim against the completed jobs it is about; means are over jobs, so over seeds.
+    """Check one claim against the completed jobs that it selects, by means over these jobs (their seeds).
 
-    A job without the metric (a length out of reach, say) does not speak for or against; if none has it, nothing is
-    judged.
+    Jobs without the metric, for example because a length is out of reach, are ignored. If no job has it, the claim is
+    not judged.
+
+    Raises:
+        ConfigError: ``claim.than`` has more than one set of alternatives.
     """
-    ours = _values(claim.metric, _matching(claim.where, jobs))
+    values = _values(claim.metric, _matching(claim.where, jobs))
     expected = []
     if claim.above is not None:
         expected.append(f"above {claim.above:g}")
@@ -58,14 +61,14 @@ def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Verdict:
         expected.append(f"below {claim.below:g}")
     if claim.than is not None:
         expected.append(f"more than {claim.than}" + (f" by {claim.by:g}" if claim.by else ""))
-    measured = _found(ours)
+    measured = _summary(values)
     known_metrics = {name for job in jobs for name in job.metrics}
     if known_metrics and claim.metric not in known_metrics:
         measured = f"no result is called {claim.metric}{did_you_mean(claim.metric, known_metrics)}"
-    known = bool(ours)
+    known = bool(values)
     holds = known
     if known:
-        mean = fmean(ours)
+        mean = fmean(values)
         holds = (claim.above is None or mean > claim.above) and (claim.below is None or mean < claim.below)
         if claim.than is not None:
             others = {
@@ -75,7 +78,9 @@ def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Verdict:
             }
             known = bool(others)
             holds = holds and all(mean - fmean(found) > claim.by for found in others.values())
-            measured += "; against " + ("; ".join(f"{label} {_found(found)}" for label, found in others.items()) or "–")
+            measured += "; against " + (
+                "; ".join(f"{label} {_summary(found)}" for label, found in others.items()) or "–"
+            )
     return Verdict(claim, sweep, ", ".join(expected), measured, holds if known else None)
 
 
@@ -94,7 +99,7 @@ def _same(found: Value | None, wanted: Value) -> bool:
 
 
 def _groups(where: str, jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    """The jobs that ``where`` names, alternatives (``pos=rope|t5``) apart."""
+    """The jobs that ``where`` selects; alternatives such as ``pos=rope|t5`` give one group each."""
     groups: dict[str, list[Job]] = {}
     fixed = [word for word in where.split() if "|" not in word]
     choices = [word for word in where.split() if "|" in word]
@@ -113,8 +118,8 @@ def _values(metric: str, jobs: Sequence[Job]) -> list[float]:
     return [job.metrics[metric] for job in jobs if metric in job.metrics]
 
 
-def _found(values: Sequence[float]) -> str:
-    """The mean, and the least and the most where they differ."""
+def _summary(values: Sequence[float]) -> str:
+    """Mean, smallest and largest value, and number of jobs, as text."""
     if not values:
         return "no result"
     spread = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
@@ -122,10 +127,10 @@ def _found(values: Sequence[float]) -> str:
 
 
 def read_claims(sweep: Path) -> list[ClaimConfig]:
-    """The claims that a sweep was run for.
+    """Read the claims in a sweep folder.
 
     Raises:
-        ConfigError: there are none in the folder, or they cannot be read.
+        ConfigError: the folder has no claims, or they cannot be read.
     """
     path = sweep / CLAIMS_FILE
     if not path.exists():
@@ -137,11 +142,11 @@ def read_claims(sweep: Path) -> list[ClaimConfig]:
 
 
 def judge_sweep(sweep: Path) -> list[Verdict]:
-    """Every claim of a sweep against its jobs.
+    """Check every claim of a sweep against its jobs.
 
     Raises:
-        ConfigError: the sweep has no claims.
-        ComparisonError: it has no jobs.
+        ConfigError: the sweep has no claims, or they cannot be read.
+        ComparisonError: the sweep has no jobs.
     """
     claims = read_claims(sweep)
     jobs = collect([sweep])
@@ -149,14 +154,14 @@ def judge_sweep(sweep: Path) -> list[Verdict]:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Markdown: claim / expected / measured / holds, and how many hold."""
+    """The verdicts as Markdown: the number of claims that hold, and one table row per claim."""
     words = {True: "yes", False: "**no**", None: "not judged"}
     counts = {word: sum(verdict.holds is holds for verdict in verdicts) for holds, word in words.items()}
     lines = [
         "# Claims",
         "",
         f"{len(verdicts)} claims: {counts['yes']} hold, {counts['**no**']} do not, {counts['not judged']} not judged.",
-        "Measured is the mean over seeds, with the least and the most of them.",
+        "Measured is the mean over seeds, with the smallest and the largest value.",
         "",
         "| claim | expected | measured | holds | source | sweep |",
         "|---|---|---|---|---|---|",
@@ -175,14 +180,19 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Judge, write, and say what was found.
+    """Check the claims of the given sweeps, write the table and print the verdicts.
 
     Raises:
-        SystemExit: with one line, exit code 1, when there is nothing to judge or the table cannot be written.
+        SystemExit: with a one-line message and exit code 1, if a sweep has no claims or no jobs, or the table cannot be
+            written.
     """
-    parser = argparse.ArgumentParser(prog="python -m poslab.claims", description="Hold claims against finished sweeps.")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep's folder")
-    parser.add_argument("--output", type=Path, metavar="FILE", help=f"the table; {TABLE_FILE} in the first DIR")
+    parser = argparse.ArgumentParser(
+        prog="python -m poslab.claims", description="Check claims against finished sweeps."
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep folder")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"where to write the table; default: {TABLE_FILE} in the first DIR"
+    )
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0] / TABLE_FILE
     try:

@@ -1,4 +1,4 @@
-"""Reading finished, unfinished and broken jobs from their folders; nothing a folder holds can stop it."""
+"""Read jobs from their folders, including interrupted and damaged ones; unreadable files never raise an error."""
 
 import csv
 import json
@@ -20,25 +20,30 @@ from poslab.runs.result import by_length
 COMPLETED, INVALID, BROKEN = "completed", "invalid", "broken"
 STATUSES = (COMPLETED, "interrupted", "diverged", "failed", INVALID, BROKEN)
 
-# The parser written in C takes a tenth of the time, where PyYAML was built with it.
+# The parser in C is much faster, but PyYAML may have been built without it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(kw_only=True)
 class Job:
-    """One job as its folder tells it.
+    """One job, as read from its folder.
 
     Attributes:
-        sweep: short name of the folder it was found in.
-        name: of its own folder; empty for a combination that was refused before it got one.
-        folder: its own; None when it never had one.
-        status: as in ``result.json``; also ``invalid`` (refused before it started) and ``broken`` (cannot be read).
-        error: in one line; empty when there is none.
-        settings: flat name to value, see `flat_settings`.
-        metrics: the finite numbers of ``result.json``.
-        out_of_reach: beginning of a metric's name to the reason why the job has no such number.
-        trained_to: the longest rows that it was trained on, in the task's own unit; None where that is not recorded.
-        history: what ``metrics.csv`` adds.
+        sweep: short name of the folder in which the job was found.
+        name: name of the job's own folder; empty for an invalid combination, which has no folder.
+        folder: the job's own folder; None for an invalid combination.
+        status: the status in ``result.json``, or ``invalid`` (refused before it started) or ``broken`` (unreadable).
+        error: one line; empty without an error.
+        settings: flat name to value, as returned by `flat_settings`.
+        overrides: the ``key=value`` arguments of the job that change what it computes.
+        seed: the job's seed; None if it is not known.
+        metrics: the finite numbers in ``result.json``.
+        out_of_reach: start of a metric's name, such as ``length/40``, to the reason why the job has no such number.
+        trained_to: longest training length in the unit of the task; None if the result does not record it.
+        parameters: number of trainable parameters by part.
+        wall_seconds: duration of the job; None if the result does not record it.
+        versions: package name to version.
+        history: curves and first steps from ``metrics.csv``.
     """
 
     sweep: str
@@ -63,28 +68,28 @@ class Job:
 
     @property
     def by_length(self) -> dict[int, float]:
-        """Exact match at each length that the job was evaluated at and reaches."""
+        """Exact match at each evaluation length that is not out of reach."""
         return by_length(self.metrics).get("exact_match", {})
 
     @property
     def lengths_out_of_reach(self) -> dict[int, str]:
-        """The lengths that it was to be evaluated at and does not reach, with the reasons."""
+        """The evaluation lengths that are out of reach, with the reasons."""
         reasons = ((name.removeprefix("length/"), why) for name, why in self.out_of_reach.items())
         return {int(length): why for length, why in reasons if length.isdecimal()}
 
     def pictures(self, pattern: str) -> list[Path]:
-        """The job's pictures whose file name fits, by name."""
+        """Paths of the job's pictures whose file names match a glob pattern, sorted by name."""
         return [] if self.folder is None else sorted((self.folder / "figures").glob(pattern))
 
 
 def collect(folders: Sequence[Path]) -> list[Job]:
-    """Every job in these folders, each once, in no particular order.
+    """Read every job in these folders, each once, in no particular order.
 
     Args:
         folders: sweep folders, whose direct subfolders are jobs, and run folders.
 
     Raises:
-        ComparisonError: a folder does not exist, or there is no job in any of them.
+        ComparisonError: a folder does not exist, or none of them contains a job.
     """
     runs: dict[Path, Path] = {}
     sweeps: list[Path] = []
@@ -96,26 +101,26 @@ def collect(folders: Sequence[Path]) -> list[Job]:
             continue
         sweeps.append(folder.resolve())
         runs.update((path.resolve(), folder.resolve()) for path in sorted(folder.iterdir()) if _is_job(path))
-    runs = {copy: parent for run, parent in runs.items() for copy in copies_of(run)}
+    runs = {replica: parent for run, parent in runs.items() for replica in replicas_of(run)}
     names = _distinct_names({*runs.values(), *sweeps})
     jobs = [read_job(run, names[parent], _name_below(run, parent)) for run, parent in runs.items()]
     known = {key for job in jobs for key in job.settings}
     for sweep in dict.fromkeys(sweeps):
-        jobs += _refused(sweep, names[sweep], known)
+        jobs += _invalid_jobs(sweep, names[sweep], known)
     if not jobs:
         raise ComparisonError(f"no runs in {', '.join(map(str, folders))}; name a sweep folder or a run folder")
     return jobs
 
 
-def copies_of(run: Path) -> list[Path]:
-    """The run folders of a bundle's copies; of any other run, and of a bundle without one, its own."""
+def replicas_of(run: Path) -> list[Path]:
+    """The run folders of a run's replicas; the run's own folder if it has none, as every run of a single model."""
     inside = run / COPIES
-    copies = [path for path in sorted(inside.iterdir()) if _is_run(path)] if inside.is_dir() else []
-    return copies or [run]
+    replicas = [path for path in sorted(inside.iterdir()) if _is_run(path)] if inside.is_dir() else []
+    return replicas or [run]
 
 
 def _name_below(run: Path, parent: Path) -> str:
-    """A job by its folder; a bundle's copy by the bundle's and its own: ``learned-seeds8-1a2b3c4d/seed3``."""
+    """Name of a job: its folder's name; for a replica, both names, as in ``learned-seeds8-1a2b3c4d/seed3``."""
     return "/".join(part for part in run.relative_to(parent).parts if part != COPIES)
 
 
@@ -124,52 +129,52 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_job(path: Path) -> bool:
-    """Whether a subfolder of a sweep is a job: it looks like a run, or it is empty as one that died at birth is."""
+    """Whether a subfolder of a sweep is a job: it has files of a run, or it is empty as after an early kill."""
     if not path.is_dir() or path.name == SUPERSEDED or path.name.startswith("."):
         return False
     return _is_run(path) or not any(path.iterdir())
 
 
 def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
-    """Each folder by as few of its last parts as tell it from the others."""
+    """Name each folder by its last path components, as few as make it distinct from the others."""
     names: dict[Path, str] = {}
-    left, depth = set(folders), 1
-    while left:
+    remaining, depth = set(folders), 1
+    while remaining:
         by_name: dict[str, list[Path]] = {}
-        for folder in left:
+        for folder in remaining:
             by_name.setdefault("/".join(folder.parts[-depth:]), []).append(folder)
         names |= {same[0]: name for name, same in by_name.items() if len(same) == 1}
-        left -= names.keys()
+        remaining -= names.keys()
         depth += 1
     return names
 
 
 def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
-    """One job; whatever cannot be read makes it ``broken`` and is said in its error.
+    """Read one job. Unreadable files are named in its error; without a readable status it is ``broken``.
 
     Args:
-        folder: its own.
-        sweep: what it belongs to.
-        name: of the job; its folder's if None.
+        folder: the job's own folder.
+        sweep: name of the sweep that it belongs to.
+        name: name of the job; None: the name of its folder.
     """
-    troubles: list[str] = []
-    config = _read(folder / CONFIG_FILE, lambda text: yaml.load(text, _Loader), troubles)
-    result = _read(folder / RESULT_FILE, json.loads, troubles)
+    problems: list[str] = []
+    config = _read(folder / CONFIG_FILE, lambda text: yaml.load(text, _Loader), problems)
+    result = _read(folder / RESULT_FILE, json.loads, problems)
     settings = flat_settings(config)
     status = result.get("status")
-    # A status of a later version is shown as it is.
+    # An unknown status may be that of a later version; it is shown unchanged.
     if not (isinstance(status, str) and re.fullmatch("[a-z][a-z _-]{0,30}", status)):
         if result:
-            troubles.append(f"{RESULT_FILE} has no known status ({status!r})")
+            problems.append(f"{RESULT_FILE} has no known status ({status!r})")
         status = BROKEN
     history = History()
     try:
         history = read_history(folder / METRICS_FILE)
     except FileNotFoundError:
         if status == COMPLETED:
-            troubles.append(f"no {METRICS_FILE}")
+            problems.append(f"no {METRICS_FILE}")
     except (OSError, csv.Error) as unreadable:
-        troubles.append(f"{METRICS_FILE} cannot be read ({_line(unreadable)})")
+        problems.append(f"{METRICS_FILE} cannot be read ({_line(unreadable)})")
     error = " ".join(str(result.get("error") or "").split())
     seed = result.get("seed", settings.get(SEED))
     overrides = result.get("overrides")
@@ -177,9 +182,9 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         sweep=sweep,
         name=folder.name if name is None else name,
         folder=folder,
-        # A number without the settings it belongs to cannot be compared.
+        # Results without settings cannot be compared.
         status=BROKEN if status == COMPLETED and not settings else status,
-        error="; ".join(filter(None, [error, *troubles])),
+        error="; ".join(filter(None, [error, *problems])),
         settings=settings,
         overrides=[str(each) for each in overrides if is_setting(str(each))] if isinstance(overrides, list) else [],
         seed=seed if isinstance(seed, int) else None,
@@ -195,25 +200,25 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
     )
 
 
-def _read(path: Path, parse: Any, troubles: list[str]) -> dict[str, Any]:
-    """A file that holds a mapping; empty, with the reason added to ``troubles``, when it does not."""
+def _read(path: Path, parse: Any, problems: list[str]) -> dict[str, Any]:
+    """Parse a file that contains a mapping; on failure, append the reason to ``problems`` and return an empty one."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        troubles.append(f"no {path.name}")
+        problems.append(f"no {path.name}")
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        troubles.append(f"{path.name} cannot be read ({_line(error)})")
+        problems.append(f"{path.name} cannot be read ({_line(error)})")
     else:
         if isinstance(content, dict):
             return content
-        troubles.append(f"{path.name} holds no settings" if content is None else f"{path.name} is no mapping")
+        problems.append(f"{path.name} has no content" if content is None else f"{path.name} is not a mapping")
     return {}
 
 
-def _refused(sweep: Path, name: str, known: Collection[str]) -> Iterator[Job]:
-    """Combinations that the sweep refused, as its ``invalid.json`` lists them.
+def _invalid_jobs(sweep: Path, name: str, known: Collection[str]) -> Iterator[Job]:
+    """The invalid combinations of a sweep, from its ``invalid.json``.
 
-    Of what was typed, settings that no other job has are left in the overrides: ``experiment=heads`` is none.
+    Overrides whose key is no setting of any other job, such as ``experiment=heads``, do not become settings.
     """
     path = sweep / INVALID_FILE
     if not path.exists():
@@ -244,7 +249,7 @@ def _mapping(value: Any) -> dict[Any, Any]:
 
 
 def _numbers(value: Any) -> dict[str, float]:
-    """The entries that are finite numbers."""
+    """The entries of a mapping that are finite numbers."""
     return {
         str(name): number
         for name, number in _mapping(value).items()
@@ -253,12 +258,12 @@ def _numbers(value: Any) -> dict[str, float]:
 
 
 def _line(error: Any) -> str:
-    """One line, whatever the text; for an exception without one, its kind."""
+    """A text or exception as one line; the class name of an exception without a text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def in_order(jobs: Iterable[Job], axes: Sequence[str]) -> list[Job]:
-    """By their levels on the axes, then by name: the same whatever the order of the folders."""
+    """Sort jobs by their levels on the axes, then by name; the result does not depend on the order of the folders."""
     return sorted(
         jobs,
         key=lambda job: (
@@ -271,5 +276,5 @@ def in_order(jobs: Iterable[Job], axes: Sequence[str]) -> list[Job]:
 
 
 def without_repeats(jobs: Iterable[Job]) -> list[Job]:
-    """One completed job per configuration: the same one run again brings no new evidence."""
+    """The completed jobs, one per configuration: repeating a job with the same seed gives no new evidence."""
     return list({tuple(sorted(job.settings.items())): job for job in jobs if job.completed}.values())

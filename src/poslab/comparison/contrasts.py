@@ -1,21 +1,22 @@
-"""Two levels of one axis against each other, matched over everything else, and whether the difference is more than
-seed spread.
+"""Compare two levels of one axis with all other settings matched, and test whether the difference exceeds seed spread.
 
-How a contrast is tested, and why so:
+How a contrast is tested:
 
-- The unit is the seed. Jobs that share a seed share their batches, and often their initial weights, whatever their
-  other settings: eight settings of three seeds are three independent observations, not 24. So differences are taken
-  within each matched setting and seed, averaged over the settings, and the averages of the seeds are tested.
-- Paired t-test where both levels have at least two seeds in common, because what a seed does to both sides cancels;
-  Welch's t-test where they have not (sweeps with different seeds, put together), because levels may spread differently.
-- On logarithms of steps and losses: effects on them are factors, and their spread grows with their size.
-- Steps to 99 % exact match over the settings where every matched job got there, if in the other settings none did;
-  the last validation loss over all of them otherwise. One outcome for a contrast, chosen without looking at which
-  level is better.
-- Exact match past the training length is a share, often of 0: there the differences are plain ones.
-- A count of steps is known only to the validation before it. The spread is never taken to be less than what that hides.
-- Holm's adjustment over every contrast that was looked at: for an axis without order all pairs of levels, although
-  the best level may be all that is spoken of, because the best was chosen from the same data.
+- The unit of observation is the seed. Jobs with the same seed share their batches and often their initial weights, so
+  eight settings with three seeds are three independent observations, not 24. Differences are computed within each
+  matched setting and seed and averaged over the settings; the averages of the seeds are tested.
+- If both levels have at least two seeds in common, the test is a paired t-test, because effects of the seed on both
+  sides cancel. Otherwise (sweeps with different seeds compared together) it is Welch's t-test, because the variances of
+  the levels may differ.
+- Steps and losses are compared as logarithms: effects on them are factors, and their spread grows with their size.
+- Each contrast has one outcome, chosen without regard to which level is better. It is the number of steps to 99 % exact
+  match, over the settings in which every matched job reached it, provided that in each other setting no job did. If
+  there is a setting in which only some jobs did, it is the last validation loss over all settings.
+- Exact match beyond the training length is a share and often 0, so differences are taken without a logarithm.
+- A number of steps is known only up to the interval between two validations. The variance used in a test is at least
+  the variance of this rounding.
+- Holm's adjustment covers all contrasts that were computed. For an axis without order, these are all pairs of levels,
+  even if only comparisons with the best level are stated, because the best level was chosen from the same data.
 """
 
 import math
@@ -35,21 +36,26 @@ from poslab.comparison.statistics import TINY, Test, hidden_log_variance, holm, 
 TASK = "task"
 EXACT, LOSS = "val/exact_match", "val/loss"
 PAST = "length/past/exact_match"
-"""Mean exact match past the training length; no run writes it, `poslab.comparison.past` works it out."""
+"""Mean exact match beyond the training length; computed by `poslab.comparison.past`, not stored in runs."""
 LEVEL = 0.05
+"""Significance level: a difference is stated if its adjusted p value is below this."""
 ALL_PAIRS = 3
-"""Up to so many levels every pair gets a sentence; beyond, the best against each of the others."""
+"""With up to this many levels, every pair is stated; with more, only the best level against each of the others."""
 
 Cell = tuple[Value | None, ...]
 Outcome = Literal["steps", "loss", "past"]
 Reason = Literal["no loss", "never alone", "few seeds", "no spread"]
-# Jobs of one level by matched setting and seed. More than one where the level has settings that the other lacks.
 Grid = dict[Cell, dict[Value | None, list[Job]]]
+"""Jobs of one level by matched setting and seed; several jobs if this level has settings that the other does not."""
 
 
 class Side(NamedTuple):
-    """One level's part in a contrast: the median of its outcome (the mean of shares), how many jobs reached 99 % exact
-    match.
+    """Summary of one level in a contrast.
+
+    Attributes:
+        middle: the median of the outcome; for exact match beyond the training length the mean; None without values.
+        reached: number of jobs that reached 99 % exact match.
+        jobs: number of jobs.
     """
 
     middle: float | None = None
@@ -59,20 +65,26 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """``first`` against ``second`` on one axis.
+    """Comparison of the levels ``first`` and ``second`` of one axis.
 
     Attributes:
-        task: the task it was taken on, where several are compared.
-        reason: why there is no test; None when there is one.
-        test: on the logarithm of the outcome, or on the share that is wrong, first minus second; less is better.
-        adjusted: its p value after Holm.
-        stated: False for one that was only looked at.
-        seeds: seeds that were matched, or the smaller number of both sides in Welch's test.
-        settings: matched settings of the other axes that the test is about.
-        unreached: further ones in which no job of either level reached 99 % exact match.
-        agree: of the pairs of jobs, those whose difference has the sign of the mean, and all; (0, 0) without pairs.
-        identical: every matched pair of jobs has the same numbers.
-        every: the coarsest distance of two validations where a job got good enough.
+        axis: name of the setting.
+        task: the task of the compared jobs if several tasks are compared, else None.
+        first, second: the levels.
+        stated: whether the contrast gets a sentence; False if it only counts in Holm's adjustment.
+        reason: why there is no test; None if there is one.
+        outcome: what is compared: number of steps, validation loss, or exact match beyond the training length.
+        test: the test of first minus second, on the logarithm of the outcome or, for exact match, on its negative; a
+            smaller value is better.
+        adjusted: the p value after Holm's adjustment.
+        seeds: number of matched seeds; in Welch's test the smaller number of seeds of the two levels.
+        settings: number of matched settings of the other axes that the test covers.
+        unreached: number of further settings in which no job of either level reached 99 % exact match.
+        agree: number of job pairs whose difference has the same sign as the mean, and number of pairs; (0, 0) without
+            pairs.
+        sides: summaries of both levels.
+        every: the largest number of steps between two validations at the point where a job reached 99 % exact match.
+        identical: whether every matched pair of jobs has the same results.
     """
 
     axis: str
@@ -94,13 +106,19 @@ class Contrast:
 
     @property
     def clear(self) -> bool:
+        """Whether the difference is significant."""
         return self.test is not None and self.adjusted < LEVEL
 
 
 def contrasts(jobs: Sequence[Job], axes: Sequence[str], outcome: Outcome | None = None) -> list[Contrast]:
-    """Every contrast along every axis but the seed; within each task, for a task is a question and not a treatment.
+    """Compute all contrasts along every axis except seed and task, with Holm-adjusted p values.
 
-    The outcome is steps or loss, as each contrast allows, unless one is given.
+    Tasks are different questions, so jobs are compared only within a task.
+
+    Args:
+        jobs: jobs of any status; only completed ones are used.
+        axes: names of the settings that vary.
+        outcome: the outcome to compare; None: steps or loss, chosen for each contrast as the module docstring says.
     """
     completed = without_repeats(jobs)
     tasks = sorted({job.settings.get(TASK) for job in completed}, key=order) if TASK in axes else [None]
@@ -109,18 +127,21 @@ def contrasts(jobs: Sequence[Job], axes: Sequence[str], outcome: Outcome | None 
         if axis in (SEED, TASK):
             continue
         for task in tasks:
-            here = [job for job in completed if task is None or job.settings.get(TASK) == task]
+            of_task = [job for job in completed if task is None or job.settings.get(TASK) == task]
             others = [other for other in axes if other not in (axis, SEED) and not other.startswith(f"{axis}.")]
-            found += _along(axis, task, here, others, outcome)
+            found += _contrasts_of_axis(axis, task, of_task, others, outcome)
     tested = [each for each in found if each.test is not None]
     adjusted = iter(holm([each.test.p for each in tested if each.test is not None]))
     return [each if each.test is None else replace(each, adjusted=next(adjusted)) for each in found]
 
 
-def _along(
+def _contrasts_of_axis(
     axis: str, task: Value | None, jobs: Sequence[Job], others: Sequence[str], outcome: Outcome | None
 ) -> list[Contrast]:
-    """Neighbouring levels where they have an order; otherwise all pairs, of which those with the best are stated."""
+    """Contrasts of neighbouring levels of a numeric axis, or of all pairs of levels of any other axis.
+
+    Of more than `ALL_PAIRS` levels, only the pairs with the best level are stated.
+    """
     levels = sorted({job.settings[axis] for job in jobs if axis in job.settings}, key=order)
     if is_numeric(levels):
         pairs = [(above, below, True) for below, above in pairwise(levels)]
@@ -144,7 +165,7 @@ def _along(
 
 
 def _merit(jobs: Sequence[Job]) -> tuple[float, float, float]:
-    """A sort key: the level that gets to 99 % most often, then soonest, then with the least loss."""
+    """A sort key, smallest for the best level: most jobs at 99 % exact match, then fewest steps, then lowest loss."""
     steps = [job.history.reached[EXACT].step for job in jobs if EXACT in job.history.reached]
     losses = [_log(job.metrics[LOSS]) for job in jobs if LOSS in job.metrics]
     mean_steps = fmean(map(_log, steps)) if steps else math.inf
@@ -167,7 +188,7 @@ def _grid(jobs: Sequence[Job], others: Sequence[str]) -> Grid:
 
 
 def _contrast(first: Grid, second: Grid, wanted: Outcome | None) -> Contrast:
-    """The contrast of two levels; axis and levels are filled in by the caller."""
+    """The contrast of two levels; the caller fills in the axis and the levels."""
     empty = Contrast(axis="", task=None, first="", second="")
     common = [cell for cell in first if cell in second]
     if not common:
@@ -178,18 +199,19 @@ def _contrast(first: Grid, second: Grid, wanted: Outcome | None) -> Contrast:
     own = [[seed for seed in grid[common[0]] if all(seed in grid[cell] for cell in common)] for grid in (first, second)]
     if min(map(len, own)) >= 2:
         return _unpaired(empty, first, second, common, (own[0], own[1]), wanted)
-    # Nothing to test; what was seen is told all the same.
+    # Too few seeds for a test, but the contrast still describes both levels.
     shown = [[job for cell in common for jobs in grid[cell].values() for job in jobs] for grid in (first, second)]
-    learnt = all(EXACT in job.history.reached for jobs in shown for job in jobs)
-    outcome: Outcome = wanted or ("steps" if learnt else "loss")
-    return replace(_seen(empty, (shown[0], shown[1]), outcome, len(seeds), common, common), reason="few seeds")
+    learned = all(EXACT in job.history.reached for jobs in shown for job in jobs)
+    outcome: Outcome = wanted or ("steps" if learned else "loss")
+    return replace(_described(empty, (shown[0], shown[1]), outcome, len(seeds), common, common), reason="few seeds")
 
 
 def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], list[Value | None]]:
-    """Cells and seeds such that every seed has every cell, by dropping whichever lacks the larger part of the other.
+    """Select cells (settings) and seeds such that a pair of jobs exists for every selected cell and seed.
 
-    Where a job is missing its whole setting goes, or its whole seed. Otherwise the seeds would be averages over
-    different settings, and differences between settings would pass for differences between seeds.
+    As long as pairs are missing, the cell or the seed with the smallest share of existing pairs is dropped. Otherwise
+    the seeds would be averages over different settings, and differences between settings would look like differences
+    between seeds.
     """
     pairs = set(pairs)
     while True:
@@ -200,7 +222,7 @@ def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], l
         of_cell = {cell: sum((cell, seed) in pairs for seed in seeds) / len(seeds) for cell in cells}
         of_seed = {seed: sum((cell, seed) in pairs for cell in cells) / len(cells) for seed in seeds}
         worst_cell, worst_seed = min(cells, key=of_cell.__getitem__), min(seeds, key=of_seed.__getitem__)
-        # Settings before seeds: it is the seeds that are counted.
+        # If equal, drop the cell: the number of seeds is the sample size of the test.
         drop_cell = of_cell[worst_cell] <= of_seed[worst_seed]
         pairs = {(cell, seed) for cell, seed in pairs if (cell != worst_cell if drop_cell else seed != worst_seed)}
 
@@ -208,7 +230,7 @@ def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], l
 def _outcome(
     first: Grid, second: Grid, cells: Sequence[Cell], seeds: tuple[Sequence[Value | None], Sequence[Value | None]]
 ) -> tuple[Outcome, list[Cell]]:
-    """What is tested, and over which settings."""
+    """The outcome that is tested, and the settings over which it is tested."""
     reached: dict[Cell, set[bool]] = {
         cell: {
             EXACT in job.history.reached
@@ -217,9 +239,9 @@ def _outcome(
         }
         for cell in cells
     }
-    learnt = [cell for cell in cells if reached[cell] == {True}]
-    if learnt and all(len(kinds) == 1 for kinds in reached.values()):
-        return "steps", learnt
+    learned = [cell for cell in cells if reached[cell] == {True}]
+    if learned and all(len(kinds) == 1 for kinds in reached.values()):
+        return "steps", learned
     return "loss", list(cells)
 
 
@@ -244,13 +266,18 @@ def _side(jobs: Sequence[Job], outcome: Outcome) -> Side:
     return Side(fmean(map(abs, values)) if outcome == "past" else median(map(math.exp, values)), reached, len(jobs))
 
 
-def _every(jobs: Sequence[Job]) -> int:
+def _validation_interval(jobs: Sequence[Job]) -> int:
     spans = [reached.step - reached.before for job in jobs if (reached := job.history.reached.get(EXACT))]
     return max(spans, default=0)
 
 
 class _Seed(NamedTuple):
-    """One seed of one level: means over its settings of the log outcome and of the variance that its grid hides."""
+    """One seed of one level.
+
+    Attributes:
+        values: the outcome in each setting, on the scale of the test.
+        hidden: variance of the mean of the values that is due to rounding to whole validations.
+    """
 
     values: list[float]
     hidden: float
@@ -258,7 +285,7 @@ class _Seed(NamedTuple):
 
 def _seed(grid: Grid, cells: Sequence[Cell], seed: Value | None, outcome: Outcome) -> _Seed:
     values = [fmean(_value(job, outcome) for job in grid[cell][seed]) for cell in cells]
-    # A mean of n values hides an n-th of what one hides, because each is rounded for itself.
+    # The jobs are rounded independently, so the rounding variance of a mean of n values is 1/n of that of one value.
     hidden = [fmean(_hidden(job, outcome) for job in grid[cell][seed]) / len(grid[cell][seed]) for cell in cells]
     return _Seed(values, sum(hidden) / len(cells) ** 2)
 
@@ -280,18 +307,18 @@ def _paired(
     rows = [(_seed(first, used, seed, outcome), _seed(second, used, seed, outcome)) for seed in seeds]
     pairs = [[a - b for a, b in zip(one.values, two.values, strict=True)] for one, two in rows]
     hidden = fmean(one.hidden + two.hidden for one, two in rows)
-    seen = _seen(empty, jobs, outcome, len(seeds), used, cells)
+    described = _described(empty, jobs, outcome, len(seeds), used, cells)
     means = [fmean(row) for row in pairs]
     if not all(map(math.isfinite, means)):
-        return replace(seen, reason="no loss")
+        return replace(described, reason="no loss")
     test = paired_test(means, hidden)
-    every_pair = [pair for row in pairs for pair in row]
-    agreeing = sum(pair * fmean(means) > 0 for pair in every_pair)
+    differences = [difference for row in pairs for difference in row]
+    agreeing = sum(difference * fmean(means) > 0 for difference in differences)
     return replace(
-        seen,
+        described,
         test=test,
         reason=None if test else "no spread",
-        agree=(agreeing, len(every_pair)),
+        agree=(agreeing, len(differences)),
         identical=[_numbers(job, wanted) for job in jobs[0]] == [_numbers(job, wanted) for job in jobs[1]],
     )
 
@@ -316,15 +343,15 @@ def _unpaired(
         [_seed(grid, used, seed, outcome) for seed in own] for grid, own in ((first, seeds[0]), (second, seeds[1]))
     ]
     means = [[fmean(seed.values) for seed in side] for side in sides]
-    seen = _seen(empty, jobs, outcome, min(map(len, sides)), used, cells)
+    described = _described(empty, jobs, outcome, min(map(len, sides)), used, cells)
     if not all(math.isfinite(mean) for side in means for mean in side):
-        return replace(seen, reason="no loss")
+        return replace(described, reason="no loss")
     hidden = [fmean(seed.hidden for seed in side) for side in sides]
     test = welch_test(means[0], means[1], hidden[0], hidden[1])
-    return replace(seen, test=test, reason=None if test else "no spread")
+    return replace(described, test=test, reason=None if test else "no spread")
 
 
-def _seen(
+def _described(
     empty: Contrast,
     jobs: tuple[list[Job], list[Job]],
     outcome: Outcome,
@@ -332,6 +359,7 @@ def _seen(
     used: Sequence[Cell],
     cells: Sequence[Cell],
 ) -> Contrast:
+    """Fill in everything that does not depend on a test."""
     return replace(
         empty,
         outcome=outcome,
@@ -339,5 +367,5 @@ def _seen(
         settings=len(used),
         unreached=len(cells) - len(used),
         sides=(_side(jobs[0], outcome), _side(jobs[1], outcome)),
-        every=_every([*jobs[0], *jobs[1]]) if outcome == "steps" else 0,
+        every=_validation_interval([*jobs[0], *jobs[1]]) if outcome == "steps" else 0,
     )

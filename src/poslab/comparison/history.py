@@ -1,4 +1,4 @@
-"""What ``metrics.csv`` adds to a job's final numbers: its curves, and when it was good enough."""
+"""Read from ``metrics.csv`` a job's curves and the first step at which its scores reached 99 %."""
 
 import csv
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 GOOD = 0.99
-"""A score counts as learnt from here on."""
+"""A task counts as learned when a score reaches this value."""
 
 CURVES = ("val/loss", "train/loss", "val/exact_match", "val/accuracy")
 SCORES = ("val/exact_match", "val/accuracy")
@@ -16,7 +16,10 @@ MOST_POINTS = 200
 
 
 class Reached(NamedTuple):
-    """The first validation at which a score was good enough, and the one before it: it happened in between."""
+    """The first validation step with a score of at least `GOOD`, and the validation step before it.
+
+    The score reached `GOOD` at some step after ``before`` and not after ``step``.
+    """
 
     step: int
     before: int
@@ -24,18 +27,18 @@ class Reached(NamedTuple):
 
 @dataclass
 class History:
-    """Curves by name as (steps, values), thinned to `MOST_POINTS`, and the first time that each score was good."""
+    """Curves by name as (steps, values) with at most `MOST_POINTS` points, and when each score first reached `GOOD`."""
 
     curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     reached: dict[str, Reached] = field(default_factory=dict)
 
 
 def read_history(path: Path) -> History:
-    """Read a table of scalars by step; rows and cells that are no numbers are passed over.
+    """Read a table of scalars by step; rows and cells that are not numbers are skipped.
 
     Raises:
         OSError: the file cannot be read.
-        csv.Error: it is no table.
+        csv.Error: the file is not a CSV table with a column ``step``.
     """
     curves: dict[str, tuple[list[int], list[float]]] = {}
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
@@ -65,7 +68,7 @@ def _first_good(steps: Sequence[int], values: Sequence[float]) -> Reached | None
 
 
 def thinned(steps: list[int], values: list[float], most: int = MOST_POINTS) -> tuple[list[int], list[float]]:
-    """At most ``most`` of the points, evenly spaced, the first and the last among them."""
+    """Reduce a curve to at most ``most`` evenly spaced points, including the first and the last."""
     if len(steps) <= most:
         return steps, values
     keep = [round(at * (len(steps) - 1) / (most - 1)) for at in range(most)]

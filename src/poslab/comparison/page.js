@@ -1,12 +1,12 @@
 "use strict";
-// Charts and sorting; every word and number of the page is there without it.
+// Charts, sorting and filtering. The texts and tables of the page do not need this script.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const COLOURS = 8;
   const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
   const escapes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
   const safe = (text) => String(text).replace(/[&<>"]/g, (letter) => escapes[letter]);
-  // As in numbers.py: 100 % means all of them, 0 % none.
+  // As in numbers.py: only a share of 1 is shown as 100 %, and only 0 as 0 %.
   function percent(value) {
     const share = value < 1 ? Math.min(100 * value, 99.9999) : 100 * value;
     let decimals = 1;
@@ -42,7 +42,7 @@
     return log ? marks.filter((mark) => mark > 0) : marks;
   }
 
-  // One chart; `series` are {job, xs, ys}; lines, or dots where a series is one point.
+  // Draw one chart into `host`. `series` are {job, xs, ys}; `lines` draws lines, otherwise dots.
   function chart(host, series, options) {
     const { xName, yName, logY, logX, share, lines } = options;
     const shown = series
@@ -189,7 +189,7 @@
     const by = pick("group");
     by.add(new Option("setting", ""));
     for (const axis of data.axes) by.add(new Option(axis.name, axis.key));
-    // Twenty settings in twenty colours tell nothing; the first axis does.
+    // With more settings than colours, colour by the first axis instead.
     if (data.settings.length > COLOURS && data.axes.length) by.value = data.axes[0].key;
     groupBy = by.value;
     by.addEventListener("change", () => { groupBy = by.value; hidden.clear(); legend(); draw(); });
@@ -204,7 +204,7 @@
     }).observe(pick("curves"));
   }
 
-  // Tables: a click on a heading sorts, another one turns round; empty cells stay last.
+  // Tables: a click on a heading sorts, a second click reverses the order; empty cells stay last.
   for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-"""``comparison.html``: one file with everything in it, which opens anywhere and asks nothing of a network."""
+"""``comparison.html``: the comparison as one self-contained HTML file that needs no network access."""
 
 import json
 from collections import Counter
@@ -20,9 +20,9 @@ from poslab.comparison.tables import (
     OUT_OF_REACH,
     Column,
     columns,
+    incomplete_text,
     job_name,
     length_text,
-    lost_text,
     natural,
     steps_text,
     title,
@@ -40,15 +40,25 @@ def page(
     jobs: Sequence[Job],
     axes: Sequence[str],
     settings: Sequence[Setting],
-    said: Sequence[Statement],
+    findings: Sequence[Statement],
     method: str,
     notes: Sequence[str],
     length_plot: bytes | None = None,
 ) -> str:
-    """The whole page; ``length_plot`` is a PNG of exact match against length."""
+    """The whole page as HTML.
+
+    Args:
+        jobs: all jobs.
+        axes: names of the settings that vary.
+        settings: the jobs by setting.
+        findings: the statements.
+        method: note on how the statements were tested.
+        notes: further notes.
+        length_plot: PNG of exact match by length; None without one.
+    """
     sections = {
-        "findings": ("What the data say", _findings(said, method, notes)),
-        "lost": ("Not completed", _lost([job for job in jobs if not job.completed])),
+        "findings": ("What the data say", _findings(findings, method, notes)),
+        "incomplete": ("Not completed", _incomplete([job for job in jobs if not job.completed])),
         "settings": ("By setting", _settings(settings)),
         "lengths": ("By length", _lengths(settings, length_plot)),
         "charts": ("Curves and parameters", _charts(jobs)),
@@ -78,7 +88,7 @@ def _severity(status: str) -> tuple[int, str]:
 
 
 def _varied(jobs: Sequence[Job], axes: Sequence[str]) -> str:
-    """The axes and their levels; the ends of a long one."""
+    """HTML list of the axes and their levels; of many levels, only their number and both ends."""
     names = short_names([*axes])
     items = []
     for axis in axes:
@@ -91,9 +101,9 @@ def _varied(jobs: Sequence[Job], axes: Sequence[str]) -> str:
 
 
 def _words(text: str) -> str:
-    """Text in which a number stays with its sign at the end of a line."""
-    for broken in (" %", " = ", " < "):
-        text = text.replace(broken, broken.replace(" ", "\u00a0"))
+    """Escape a text for HTML, with non-breaking spaces before per cent signs and around = and <."""
+    for breakable in (" %", " = ", " < "):
+        text = text.replace(breakable, breakable.replace(" ", "\u00a0"))
     return escape(text)
 
 
@@ -101,21 +111,21 @@ def _badge(status: str, before: str = "") -> str:
     return f'<span class="badge {escape(status)}">{before}{escape(status)}</span>'
 
 
-def _findings(said: Sequence[Statement], method: str, notes: Sequence[str]) -> str:
+def _findings(findings: Sequence[Statement], method: str, notes: Sequence[str]) -> str:
     items = "\n".join(
         f'<li class="{each.kind}"><b>{_words(each.text)}.</b>'
         + (f"<span>{_words(each.detail[:1].upper() + each.detail[1:])}.</span>" if each.detail else "")
         + "</li>"
-        for each in said
+        for each in findings
     )
-    kinds = dict.fromkeys(each.kind for each in said)
+    kinds = dict.fromkeys(each.kind for each in findings)
     key = "".join(f'<span class="{kind}">{KINDS[kind]}</span>' for kind in KINDS if kind in kinds)
     small = "".join(f'<p class="notes">{_words(note)}</p>' for note in filter(None, [method, *notes]))
     return f'<p class="key" aria-hidden="true">{key}</p>\n<ul class="findings">\n{items}\n</ul>\n{small}'
 
 
-def _lost(jobs: Sequence[Job]) -> str:
-    """A row a reason: a hundred jobs that fail for the same one are one trouble."""
+def _incomplete(jobs: Sequence[Job]) -> str:
+    """Table of the incomplete jobs; jobs with the same status and reason share a row."""
     if not jobs:
         return ""
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -140,7 +150,7 @@ def _settings(settings: Sequence[Setting]) -> str:
     rows = "\n".join(f"<tr>{_setting_cells(setting)}</tr>" for setting in settings)
     single = any(len(setting.jobs) == 1 for setting in settings)
     lead = "Means over n seeds with their 95 % intervals (Student's t); geometric means for losses and steps. "
-    lead += "In the plot: the seeds, their mean, its interval."
+    lead += "The plot shows the seeds, their mean and its interval."
     lead += " A setting with one seed has no interval." * single
     table = f'<table class="sortable"><thead><tr>{"".join(heads)}</tr></thead><tbody>\n{rows}\n</tbody></table>'
     return f'<p class="lead">{lead}</p>\n<div class="scroll" tabindex="0">{table}</div>'
@@ -183,8 +193,8 @@ def _head(name: str, numeric: bool = False, extra: bool = False) -> str:
 
 def _setting_cells(setting: Setting) -> str:
     cells = [_cell(show(level), level) for level in setting.levels.values()]
-    lost = f" <small>{escape(lost_text(setting))}</small>" if setting.lost else ""
-    cells += [f'<td class="n" data-v="{len(setting.jobs)}">{lost} {len(setting.jobs)}</td>']
+    incomplete = f" <small>{escape(incomplete_text(setting))}</small>" if setting.incomplete else ""
+    cells += [f'<td class="n" data-v="{len(setting.jobs)}">{incomplete} {len(setting.jobs)}</td>']
     cells += [_interval(share_interval(setting.exact_match), setting.exact_match), f"<td>{_forest(setting)}</td>"]
     cells += [_interval(share_interval(setting.accuracy), setting.accuracy)]
     cells += [_interval(interval_text(setting.loss), setting.loss), _interval(steps_text(setting), setting.steps)]
@@ -198,7 +208,7 @@ def _interval(text: str, interval: Interval | None) -> str:
 
 
 def _cell(text: str, value: str | float | None, numeric: bool = False, kind: str = "") -> str:
-    """A cell and what it is sorted by."""
+    """A table cell with its text and the value by which it is sorted."""
     kind = " ".join(filter(None, ["n" if numeric else "", kind]))
     attribute = f' class="{kind}"' if kind else ""
     return f'<td{attribute} data-v="{"" if value is None else escape(str(value))}">{escape(text)}</td>'
@@ -215,7 +225,7 @@ def _forest_head() -> str:
 
 
 def _forest(setting: Setting) -> str:
-    """One row of the plot: the seeds, their mean and its interval."""
+    """The plot in one row of the table: the exact match of the seeds, their mean and its interval, as SVG."""
     interval = setting.exact_match
     parts = [f'<path class="grid" d="M{_at(share)} -8V31"/>' for share in (0.0, 0.5, 1.0)]
     if interval is None:
@@ -232,7 +242,7 @@ def _forest(setting: Setting) -> str:
 def _charts(jobs: Sequence[Job]) -> str:
     if not any(job.history.curves for job in jobs):
         return ""
-    return """<p class="lead">Point at a curve to see whose it is; click on a name to hide or show its jobs.</p>
+    return """<p class="lead">Point at a curve to see its job; click on a name to hide or show its jobs.</p>
 <div class="tools"><label>colour by <select id="group"></select></label></div>
 <div class="legend" id="legend" role="group" aria-label="Show or hide"></div>
 <div class="charts">
@@ -241,12 +251,12 @@ def _charts(jobs: Sequence[Job]) -> str:
 <div><div class="chart-head"><label>parameters against <select id="result"></select></label></div>
 <div class="chart" id="parameters"></div></div>
 </div>
-<noscript><p>The charts need JavaScript; the same as pictures: the folder comparison beside this file.</p></noscript>"""
+<noscript><p>The charts need JavaScript. The folder comparison beside this file has them as pictures.</p></noscript>"""
 
 
 def _jobs(jobs: Sequence[Job], axes: Sequence[str]) -> str:
     shown = columns(jobs, axes)
-    # Levels are names, also where they are numbers.
+    # Levels are aligned like text, even if they are numbers.
     numeric = {
         column.name: column.name not in axes and any(isinstance(column.get(job), (int, float)) for job in jobs)
         for column in shown
@@ -267,7 +277,7 @@ def _job_cell(column: Column, job: Job, numeric: bool) -> str:
     value = column.get(job)
     extra = "" if column.main else "extra"
     if column.name == "status":
-        # Only what went wrong stands out.
+        # Only jobs that did not complete get a coloured badge.
         shown = f'<span class="faint">{job.status}</span>' if job.completed else _badge(job.status)
         return f'<td data-v="{escape(job.status)}">{shown}</td>'
     if column.name == "job":
@@ -282,7 +292,7 @@ def _job_cell(column: Column, job: Job, numeric: bool) -> str:
 
 
 def _json(jobs: Sequence[Job], axes: Sequence[str], settings: Sequence[Setting]) -> str:
-    """What the charts draw; no end tag can hide in it."""
+    """The data of the charts as JSON, with "<" escaped so that it cannot end the script element."""
     names = short_names([*axes])
     index = {tuple(setting.levels.values()): at for at, setting in enumerate(settings)}
     steps: dict[tuple[float, ...], int] = {}
@@ -314,7 +324,7 @@ def _json(jobs: Sequence[Job], axes: Sequence[str], settings: Sequence[Setting])
 
 
 def _results(job: Job) -> dict[str, float]:
-    """What is shown against parameters; only of a job that came to its end."""
+    """The results that are plotted against parameters; empty for a job that did not complete."""
     if not job.completed:
         return {}
     found: dict[str, float] = {name: _short(job.metrics[name]) for name in RESULTS if name in job.metrics}
@@ -323,7 +333,7 @@ def _results(job: Job) -> dict[str, float]:
 
 
 def _curves(job: Job, steps: dict[tuple[float, ...], int], most: int) -> dict[str, tuple[int, list[float]]]:
-    """By name the number of its steps in ``steps``, which many jobs share, and its values."""
+    """Curve name to the index of its x values in ``steps`` and its y values; many jobs share the same x values."""
     curves: dict[str, tuple[list[int], list[float]]] = dict(job.history.curves)
     for score, by in by_length(job.metrics).items():
         curves[f"length/{score}"] = [*by], [*by.values()]
@@ -345,5 +355,5 @@ def _add(curves: dict[str, tuple[list[int], list[float]]], name: str, x: int, y:
 
 
 def _short(value: float) -> float:
-    """Four digits: more than a screen can show; six where fewer would make all of almost all."""
+    """Round to four significant digits; to six just below 1, so that such a share is not rounded to 1."""
     return float(f"{value:.6g}" if 0.999 < value < 1 else f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""What the data say about lengths that training never saw, in words, and no more than they say."""
+"""Statements about exact match at lengths beyond the training length."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,41 +9,42 @@ from poslab.comparison.collect import Job, without_repeats
 from poslab.comparison.contrasts import LEVEL, PAST, Contrast, contrasts
 from poslab.comparison.numbers import count, p_value, percent
 from poslab.comparison.settings import by_setting
-from poslab.comparison.statements import MOST_PER_AXIS, Statement, left_out_jobs
+from poslab.comparison.statements import MOST_PER_AXIS, Statement, agreement, left_out_jobs, sample_size
 
 
 def past_training(jobs: Sequence[Job], axes: Sequence[str]) -> tuple[list[Statement], str]:
-    """Sentences on exact match past the training length, and how they were tested; none where nothing was asked.
+    """Compare exact match beyond the training length; returns statements and a note on the method.
 
-    One number a job: the mean exact match over the lengths that every job was to be evaluated at and none was trained
-    on. A job that does not reach all of them has no such number, and is told apart.
+    Each job has one number: its mean exact match over the lengths at which all jobs were to be evaluated and on which
+    none was trained. Jobs for which one of these lengths is out of reach have no number; separate statements name
+    their settings. Without such lengths there are no statements.
     """
-    asked = [job for job in without_repeats(jobs) if job.trained_to is not None and _lengths(job)]
-    if not asked:
+    evaluated = [job for job in without_repeats(jobs) if job.trained_to is not None and _lengths(job)]
+    if not evaluated:
         return [], ""
-    longest = max(job.trained_to for job in asked if job.trained_to is not None)
-    past = sorted(length for length in set.intersection(*map(_lengths, asked)) if length > longest)
+    longest = max(job.trained_to for job in evaluated if job.trained_to is not None)
+    past = sorted(length for length in set.intersection(*map(_lengths, evaluated)) if length > longest)
     if not past:
         return [], ""
     scored = [
         replace(job, metrics=job.metrics | {PAST: fmean(job.by_length[length] for length in past)})
-        for job in asked
+        for job in evaluated
         if all(length in job.by_length for length in past)
     ]
     names = short_names([*axes])
     found = contrasts(scored, axes, "past")
     stated = [each for each in found if each.stated and each.reason != "never alone"]
     where = f"past training length {longest}"
-    said = []
+    findings = []
     if any(each.test is not None or each.seeds > 1 for each in stated):
-        # Differences first, as for the other outcomes.
+        # Significant differences first, as in `statements`.
         ranked = sorted(stated, key=lambda each: not each.clear)
-        said += [_sentence(each, where, past, jobs, names) for each in ranked[:MOST_PER_AXIS]]
+        findings += [_sentence(each, where, past, jobs, names) for each in ranked[:MOST_PER_AXIS]]
     elif len({tuple(job.settings.get(axis) for axis in axes if axis != SEED) for job in scored}) > 1:
-        said.append(_seen_once(scored, axes, where, past))
-    said = [replace(each, text=each.text[:1].upper() + each.text[1:]) for each in said]
-    said += _unreached(asked, axes, past)
-    return said, _method(past, sum(each.test is not None for each in found))
+        findings.append(_one_seed(scored, axes, where, past))
+    findings = [replace(each, text=each.text[:1].upper() + each.text[1:]) for each in findings]
+    findings += _unreached(evaluated, axes, past)
+    return findings, _method(past, sum(each.test is not None for each in found))
 
 
 def _lengths(job: Job) -> set[int]:
@@ -76,24 +77,20 @@ def _sentence(
     if test is None:
         seen = f"seen: mean exact match {percent(shares[0])} and {percent(shares[1])} over {_listed(past)}"
         if contrast.reason == "no spread":
-            text = "every seed gave the very same difference, which leaves no spread to test against"
+            text = "every seed gave exactly the same difference, so there is no spread to test against"
         else:
             text = "the data cannot tell; run both with the same 3 seeds or more"
         return Statement("unknown", f"{pair}: {text}", "; ".join(filter(None, [seen, rest])))
-    # On what is wrong: a first level that is ahead has less of it.
-    turned = test.difference > 0
-    if turned:
+    # The test is on the negative of exact match, so the first level is better if the difference is negative.
+    swapped = test.difference > 0
+    if swapped:
         first, second, shares = second, first, shares[::-1]
-    low, high = (test.low, test.high) if turned else (-test.high, -test.low)
+    low, high = (test.low, test.high) if swapped else (-test.high, -test.low)
     parts = [f"mean exact match {percent(shares[0])} and {percent(shares[1])} over {_listed(past)}"]
     if test.deviation:
         parts.append(f"95 % interval {_points(low)} to {_points(high)} points")
-    if contrast.agree[1]:
-        parts.append(f"same direction in {contrast.agree[0]} of {count(contrast.agree[1], 'pair')}")
-    over = count(contrast.seeds, "matched seed" if contrast.agree[1] else "seed")
-    if contrast.settings > 1:
-        over += f" over {contrast.settings} settings"
-    parts.append(f"{test.name} on exact match, {over}, {p_value(contrast.adjusted)}")
+    parts += agreement(contrast)
+    parts.append(f"{test.name} on exact match, {sample_size(contrast)}, {p_value(contrast.adjusted)}")
     detail = "; ".join(filter(None, [*parts, rest]))
     if contrast.clear:
         gap = f"{_points(abs(test.difference))} percentage points more exact match"
@@ -107,8 +104,8 @@ def _points(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _seen_once(scored: Sequence[Job], axes: Sequence[str], where: str, past: Sequence[int]) -> Statement:
-    """With one seed there are numbers and nothing to test them with."""
+def _one_seed(scored: Sequence[Job], axes: Sequence[str], where: str, past: Sequence[int]) -> Statement:
+    """The statement for a single seed: it lists the numbers, but they cannot be tested."""
     means = [(fmean(job.metrics[PAST] for job in each.jobs), each.label) for each in by_setting(scored, axes)]
     best = sorted(means, key=lambda pair: (-pair[0], pair[1]))
     seen = ", ".join(f"{label} {percent(mean)}" for mean, label in best[:MOST_PER_AXIS])
@@ -121,10 +118,10 @@ def _seen_once(scored: Sequence[Job], axes: Sequence[str], where: str, past: Seq
 
 
 def _unreached(jobs: Sequence[Job], axes: Sequence[str], past: Sequence[int]) -> list[Statement]:
-    said = []
+    findings = []
     for setting in by_setting(jobs, axes):
         lengths = [length for length in past if length in setting.out_of_reach]
         if lengths:
             text = f"{setting.label}: {_listed(lengths)} out of reach, so it is not compared past the training length"
-            said.append(Statement("unknown", text, setting.out_of_reach[lengths[0]]))
-    return said
+            findings.append(Statement("unknown", text, setting.out_of_reach[lengths[0]]))
+    return findings

@@ -1,6 +1,6 @@
-"""The comparison's pictures as PNG files, for a report or a machine without a browser.
+"""The plots of a comparison as PNG files, for reports and for machines without a browser.
 
-The same rules as in ``poslab.diagnostics.figures``, which imports torch: no pyplot, nothing global.
+They use matplotlib without pyplot, as ``poslab.pictures`` does, but they do not import torch.
 """
 
 import io
@@ -11,7 +11,7 @@ from poslab.comparison.collect import Job
 from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statistics import Interval
 
-# Told apart with any kind of colour vision, on white and on black (after Okabe and Ito).
+# Distinguishable with any type of colour vision, on white and on black. Source: the palette of Okabe and Ito, adapted.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#7A5195", "#6B6B6B")
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MARKS = ("o", "s", "^", "D")
@@ -20,14 +20,14 @@ LENGTH_PLOT = "exact_match_by_length.png"
 
 
 class Style(NamedTuple):
-    """Of one setting: a colour, and which dash of a line or mark of a point tells it from others of that colour."""
+    """Colour of a setting, and the index of the dash and marker that distinguish settings of the same colour."""
 
     colour: str
     kind: int
 
 
 def plots(jobs: Sequence[Job], settings: Sequence[Setting]) -> dict[str, bytes]:
-    """File name to PNG; a plot without data is left out."""
+    """File name to PNG bytes; plots without data are left out."""
     style = {id(job): _style(at) for at, setting in enumerate(settings) for job in setting.jobs}
     made = {
         "loss_curves.png": _curves(jobs, settings, style),
@@ -43,7 +43,7 @@ def _style(at: int) -> Style:
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
-    # matplotlib takes half a second to import, which `--help` and an error need not wait for.
+    # Imported here because matplotlib is slow to import, and `--help` and error messages do not need it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -57,7 +57,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    # Without the version of matplotlib: the same jobs make the same bytes.
+    # Without the version of matplotlib in the metadata, so that the same jobs give the same bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
     figure.clear()
     return buffer.getvalue()
@@ -128,7 +128,7 @@ def _parameters(settings: Sequence[Setting], style: dict[int, Style]) -> bytes |
     for count, loss, (colour, kind) in drawn:
         axes.plot(count, loss, MARKS[kind], color=colour, markersize=4, alpha=0.8)
     counts = [count for count, _, _ in drawn]
-    # A span of less than one power of ten has hardly a tick on a logarithmic axis.
+    # A logarithmic axis over less than a factor of ten would have almost no ticks.
     if max(counts) >= 10 * min(counts):
         axes.set_xscale("log")
     axes.set_yscale("log")
@@ -140,7 +140,7 @@ def _parameters(settings: Sequence[Setting], style: dict[int, Style]) -> bytes |
 
 
 def _by_length(settings: Sequence[Setting]) -> bytes | None:
-    """A line a setting: the mean over its seeds, and a bar for its interval; a cross where it is out of reach."""
+    """Exact match by length, one line per setting: the mean over seeds with its interval; a cross if out of reach."""
     lengths = lengths_of(settings)
     if len(lengths) < 2:
         return None
@@ -151,19 +151,19 @@ def _by_length(settings: Sequence[Setting]) -> bytes | None:
     width = 0.012 * (lengths[-1] - lengths[0])
     for at, setting in enumerate(settings):
         colour, kind = _style(at)
-        # A little aside, so that bars and crosses of several settings at one length are all seen.
-        aside = width * ((at % 9) - 4) / 2
-        points = [(length + aside, interval) for length, interval in setting.by_length.items()]
+        # Shifted sideways, so that bars and crosses of several settings at one length do not overlap.
+        shift = width * ((at % 9) - 4) / 2
+        points = [(length + shift, interval) for length, interval in setting.by_length.items()]
         means = [interval.mean for _, interval in points]
         axes.plot([x for x, _ in points], means, color=colour, linestyle=DASHES[kind], marker=MARKS[kind], markersize=4)
         for x, interval in points:
             if interval.low is not None and interval.high is not None:
                 axes.plot([x, x], [max(0, interval.low), min(1, interval.high)], color=colour, linewidth=1.5)
-        missing = [length + aside for length in setting.out_of_reach]
+        missing = [length + shift for length in setting.out_of_reach]
         axes.plot(missing, [-0.03] * len(missing), "x", color=colour, markersize=5)
     axes.set_xticks(lengths)
     axes.set_ylim(-0.06, 1.03)
-    axes.set_xlabel("length (shaded: up to the longest of training; x: out of reach)", fontsize=9)
+    axes.set_xlabel("length (shaded: up to the longest training length; x: out of reach)", fontsize=9)
     axes.set_ylabel("exact match: mean and 95 % interval", fontsize=9)
     axes.set_title("Exact match by length", fontsize=10, loc="left")
     _legend(axes, settings, {id(setting.jobs[0]): _style(at) for at, setting in enumerate(settings) if setting.jobs})

@@ -1,4 +1,4 @@
-"""Jobs that differ only in their seed, taken together."""
+"""Group jobs that differ only in their seed into settings, with means and intervals over the seeds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from poslab.comparison.statistics import Interval, log_interval, mean_interval
 
 @dataclass(frozen=True)
 class Setting:
-    """One combination of the varying axes, over its seeds.
+    """One combination of levels of the varying axes, with the results of its seeds.
 
     Attributes:
-        levels: by axis, without the seed; None where the setting has no such axis.
-        label: the levels in a few words.
-        jobs: those that completed, each configuration once.
-        lost: number of the others by status.
-        reached: how many jobs reached 99 % exact match.
+        levels: axis to level, without the seed; None if the setting does not have this axis.
+        label: the levels as text.
+        jobs: the completed jobs, each configuration once.
+        incomplete: number of the other jobs by status.
+        reached: number of completed jobs that reached 99 % exact match.
         exact_match: mean of the last values, with its interval; None without values.
-        accuracy: likewise.
-        loss: geometric mean of the last validation losses.
-        steps: geometric mean of the steps to 99 % exact match; None unless every job reached it.
-        by_length: mean exact match at each length that the jobs were evaluated at, with its interval.
-        out_of_reach: the lengths that no job reaches, with the reason.
+        accuracy: mean of the last values, with its interval; None without values.
+        loss: geometric mean of the last validation losses, with its interval; None without values.
+        steps: geometric mean of the steps to 99 % exact match, with its interval; None unless every job reached it.
+        by_length: evaluation length to mean exact match, with its interval.
+        out_of_reach: evaluation lengths that are out of reach for every job, with the reason.
     """
 
     levels: dict[str, Value | None]
     label: str
     jobs: list[Job]
-    lost: dict[str, int]
+    incomplete: dict[str, int]
     reached: int
     exact_match: Interval | None
     accuracy: Interval | None
@@ -41,12 +41,12 @@ class Setting:
 
 
 def lengths_of(settings: Sequence[Setting]) -> list[int]:
-    """Every length that jobs of these settings were to be evaluated at."""
+    """All evaluation lengths of these settings, including those out of reach, sorted."""
     return sorted({length for setting in settings for length in (*setting.by_length, *setting.out_of_reach)})
 
 
 def by_setting(jobs: Sequence[Job], axes: Sequence[str]) -> list[Setting]:
-    """Every setting that at least one job was started for, in the order of its levels."""
+    """The settings with at least one job that was started, sorted by their levels."""
     shown = [axis for axis in axes if axis != SEED]
     names = short_names([*axes])
     groups: dict[tuple[Value | None, ...], list[Job]] = {}
@@ -76,7 +76,7 @@ def _setting(levels: dict[str, Value | None], jobs: Sequence[Job], names: dict[s
         levels=levels,
         label=", ".join(words) or "all jobs",
         jobs=completed,
-        lost=dict(sorted(Counter(job.status for job in jobs if not job.completed).items())),
+        incomplete=dict(sorted(Counter(job.status for job in jobs if not job.completed).items())),
         reached=len(steps),
         exact_match=mean_interval(last("val/exact_match")),
         accuracy=mean_interval(last("val/accuracy")),

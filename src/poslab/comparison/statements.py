@@ -1,4 +1,4 @@
-"""What the data say, in words, and no more than they say."""
+"""Sentences that state what the contrasts show, and no more than that."""
 
 import math
 from collections import Counter
@@ -15,18 +15,19 @@ from poslab.comparison.statistics import Test, seeds_needed
 
 Kind = Literal["difference", "none", "unknown"]
 WORTH_SEEDS = 1.05
-"""A factor below this is not worth more seeds."""
+"""Smallest factor for which the number of seeds needed is stated."""
 MOST_PER_AXIS = 12
+"""Most sentences per axis."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence and what it rests on.
+    """One sentence with its evidence.
 
     Attributes:
-        kind: a difference that the data support, none that they show, or nothing that they can tell.
+        kind: ``difference`` (significant), ``none`` (tested and not significant) or ``unknown`` (cannot be tested).
         text: the sentence, without a full stop.
-        detail: numbers, test, what was left out.
+        detail: numbers, test, and jobs that were left out.
     """
 
     kind: Kind
@@ -35,19 +36,19 @@ class Statement:
 
 
 def statements(jobs: Sequence[Job], axes: Sequence[str]) -> tuple[list[Statement], str]:
-    """Sentences in the order of the axes, and a note on how they were tested (empty when nothing was)."""
+    """The statements in the order of the axes, and a note on the method (empty if nothing was tested)."""
     if not any(job.completed for job in jobs):
         return [Statement("unknown", "No job completed, so there is nothing to compare")], ""
     names = short_names([*axes])
     if not [axis for axis in axes if axis not in (SEED, TASK)]:
         return _nothing_varies(jobs, axes), ""
     found = contrasts(jobs, axes)
-    said = []
+    findings = []
     for _, group in groupby(found, key=lambda each: (each.axis, each.task)):
-        said += _of_axis([each for each in group if each.stated], jobs, axes, names)
-    said += _lost_levels(jobs, axes, names)
+        findings += _of_axis([each for each in group if each.stated], jobs, axes, names)
+    findings += _levels_without_jobs(jobs, axes, names)
     tested = sum(each.test is not None for each in found)
-    return said, _method(tested)
+    return findings, _method(tested)
 
 
 def _nothing_varies(jobs: Sequence[Job], axes: Sequence[str]) -> list[Statement]:
@@ -69,28 +70,28 @@ def _method(tested: int) -> str:
     several = f"; p values by Holm's method over {count(tested, 'comparison')}" if tested > 1 else ""
     return (
         "Differences are taken within matched settings and seeds, on logarithms, and averaged over settings: "
-        f"the seeds are what is counted{several}. A difference is stated below p = {LEVEL}."
+        f"the sample size is the number of seeds{several}. A difference is stated below p = {LEVEL}."
     )
 
 
 def _of_axis(
     group: Sequence[Contrast], jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]
 ) -> list[Statement]:
-    """The sentences on one axis; what cannot be told for one and the same reason is said once."""
+    """The sentences on one axis; if all its contrasts are untestable for the same reason, there is only one."""
     never = [each for each in group if each.reason == "never alone"]
     if len(never) > 1 and len(never) == len(group):
         name = names[group[0].axis]
         text = f"{_on(group[0])}{name}: no two completed jobs differ in it alone, so the data cannot tell"
-        return [Statement("unknown", text, _moves_with(group[0], jobs, axes, names))]
-    # Differences first: on a long axis they are what a reader looks for.
+        return [Statement("unknown", text, _confounded_with(group[0], jobs, axes, names))]
+    # Significant differences first.
     ranked = sorted(group, key=lambda each: not each.clear)
-    said = [_sentence(each, jobs, axes, names) for each in ranked[:MOST_PER_AXIS]]
+    findings = [_sentence(each, jobs, axes, names) for each in ranked[:MOST_PER_AXIS]]
     if len(ranked) > MOST_PER_AXIS:
         rest = ranked[MOST_PER_AXIS:]
         clear = sum(each.clear for each in rest)
         more = f"{names[group[0].axis]}: {count(len(rest), 'more comparison')} of levels, {clear} of them clear"
-        said.append(Statement("difference" if clear else "none", _on(group[0]) + more))
-    return said
+        findings.append(Statement("difference" if clear else "none", _on(group[0]) + more))
+    return findings
 
 
 def _on(contrast: Contrast) -> str:
@@ -127,24 +128,20 @@ def _sentence(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], name
 
 
 def _detail(contrast: Contrast, test: Test, rest: str) -> str:
-    """The numbers a sentence rests on, the winner's first."""
-    turned = test.difference > 0
-    one, two = reversed(contrast.sides) if turned else contrast.sides
-    low, high = (test.low, test.high) if turned else (-test.high, -test.low)
+    """The numbers behind a sentence, those of the better level first."""
+    swapped = test.difference > 0
+    one, two = reversed(contrast.sides) if swapped else contrast.sides
+    low, high = (test.low, test.high) if swapped else (-test.high, -test.low)
     what = "steps" if contrast.outcome == "steps" else "validation loss"
     parts = [f"medians {number(one.middle)} and {number(two.middle)} {what}"]
     if test.deviation:
         less = "fewer" if contrast.outcome == "steps" else "lower"
         seen = "" if contrast.clear else f"{factor(math.exp(abs(test.difference)))} {less} on average, "
         parts.append(f"{seen}95 % interval {_factor(low)} to {_factor(high)}")
-    if contrast.agree[1]:
-        parts.append(f"same direction in {contrast.agree[0]} of {count(contrast.agree[1], 'pair')}")
+    parts += agreement(contrast)
     if contrast.outcome == "loss":
         parts.append(f"99 % exact match reached by {one.reached} of {one.jobs} and {two.reached} of {two.jobs} jobs")
-    matched = "matched " if contrast.agree[1] else ""
-    over = f"{count(contrast.seeds, f'{matched}seed')}"
-    if contrast.settings > 1:
-        over += f" over {contrast.settings} settings"
+    over = sample_size(contrast)
     if contrast.unreached:
         over += f" (in {contrast.unreached} more no job gets to 99 %)"
     parts.append(f"{test.name} on log {what}, {over}, {p_value(contrast.adjusted)}")
@@ -153,14 +150,26 @@ def _detail(contrast: Contrast, test: Test, rest: str) -> str:
     return "; ".join(filter(None, [*parts, rest]))
 
 
+def agreement(contrast: Contrast) -> list[str]:
+    """In how many pairs of jobs the difference has the sign of the mean; empty without pairs."""
+    agreeing, pairs = contrast.agree
+    return [f"same direction in {agreeing} of {count(pairs, 'pair')}"] if pairs else []
+
+
+def sample_size(contrast: Contrast) -> str:
+    """The number of seeds of a test, and of settings over which they are averages."""
+    seeds = count(contrast.seeds, "matched seed" if contrast.agree[1] else "seed")
+    return f"{seeds} over {contrast.settings} settings" if contrast.settings > 1 else seeds
+
+
 def _factor(log: float) -> str:
-    """An end of an interval of factors; below 1 the other level is ahead."""
+    """An end of an interval of factors, from its logarithm; below 1 the other level is better."""
     value = math.exp(max(-700.0, min(700.0, log)))
     return factor(value) if value >= 0.995 else f"{value:.2g}x"
 
 
 def _more_seeds(contrast: Contrast, test: Test) -> str:
-    """How many seeds would settle a difference of the size seen, if it is one to care for."""
+    """How many seeds would be needed to show a difference of the observed size; empty if it is too small to matter."""
     if math.exp(abs(test.difference)) < WORTH_SEEDS:
         return ""
     needed = seeds_needed(test.difference, test.deviation, LEVEL * test.p / max(contrast.adjusted, test.p))
@@ -177,7 +186,7 @@ def _cannot_tell(
 
     match contrast.reason:
         case "never alone":
-            alone = _moves_with(contrast, jobs, axes, names)
+            alone = _confounded_with(contrast, jobs, axes, names)
             return say(f"no two completed jobs differ in {names[contrast.axis]} alone, so the data cannot tell", alone)
         case "few seeds" if contrast.seeds == 1:
             what = "steps to 99 % exact match" if contrast.outcome == "steps" else "validation loss"
@@ -187,13 +196,13 @@ def _cannot_tell(
         case "few seeds":
             return say("the data cannot tell, they have no seed in common; run both with the same 3 seeds or more")
         case "no spread":
-            return say("the data cannot tell, every seed gave the very same difference; check that the seed is used")
+            return say("the data cannot tell, every seed gave exactly the same difference; check that the seed is used")
         case _:
             return say("the data cannot tell, a validation loss is missing")
 
 
-def _moves_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> str:
-    """Which other axes differ wherever this one does."""
+def _confounded_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> str:
+    """Text with the other axes that always differ between the two levels; empty if there is none."""
     sides = [
         [job for job in jobs if job.completed and job.settings.get(contrast.axis) == level]
         for level in (contrast.first, contrast.second)
@@ -208,8 +217,8 @@ def _moves_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], na
 
 
 def left_out_jobs(contrast: Contrast, jobs: Sequence[Job], names: dict[str, str]) -> str:
-    """Jobs of the two levels that did not complete: a level that loses half of its jobs has not won with the rest."""
-    lost = []
+    """Text with the number of jobs of both levels that did not complete, as these may bias a comparison of the rest."""
+    incomplete = []
     for level in (contrast.first, contrast.second):
         here = [
             job.status
@@ -220,17 +229,17 @@ def left_out_jobs(contrast: Contrast, jobs: Sequence[Job], names: dict[str, str]
             and job.status != INVALID
         ]
         if here:
-            lost.append(f"{_statuses(here)} with {level_name(contrast.axis, level, names)}")
-    return f"without {', '.join(lost)}" if lost else ""
+            incomplete.append(f"{_statuses(here)} with {level_name(contrast.axis, level, names)}")
+    return f"without {', '.join(incomplete)}" if incomplete else ""
 
 
 def _statuses(statuses: Sequence[str]) -> str:
     return " and ".join(f"{n} {status}" for status, n in sorted(Counter(statuses).items()))
 
 
-def _lost_levels(jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> list[Statement]:
-    """Levels of which no job completed."""
-    said = []
+def _levels_without_jobs(jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> list[Statement]:
+    """One statement for each level of which no job completed."""
+    findings = []
     for axis in axes:
         if axis == SEED:
             continue
@@ -240,6 +249,8 @@ def _lost_levels(jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]
                 by_level.setdefault(job.settings[axis], []).append(job)
         for level, here in sorted(by_level.items(), key=lambda item: order(item[0])):
             if not any(job.completed for job in here):
-                lost = _statuses([job.status for job in here])
-                said.append(Statement("unknown", f"{level_name(axis, level, names)}: no job completed ({lost})"))
-    return said
+                incomplete = _statuses([job.status for job in here])
+                findings.append(
+                    Statement("unknown", f"{level_name(axis, level, names)}: no job completed ({incomplete})")
+                )
+    return findings

@@ -1,4 +1,4 @@
-"""The few statistics that a comparison needs, each with what it assumes."""
+"""Intervals and tests for a comparison, each with its assumptions."""
 
 import math
 from bisect import bisect_left
@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean, variance
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % interval by Student's t; without an interval for fewer than two values."""
+    """The mean of ``n`` values and its 95 % interval by Student's t; ``low`` and ``high`` are None for one value."""
 
     n: int
     mean: float
@@ -19,7 +19,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """The mean of values from independent seeds with its 95 % interval; None for no values."""
+    """The mean with its 95 % interval, for values of independent seeds; None without values."""
     if not values:
         return None
     mean = fmean(values)
@@ -30,34 +30,33 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def log_interval(values: Sequence[float]) -> Interval | None:
-    """The same for positive values on a logarithmic scale: the geometric mean and an interval by factors."""
+    """The geometric mean of positive values with its 95 % interval, computed on logarithms; None without values."""
     found = mean_interval([math.log(max(value, TINY)) for value in values])
     if found is None or found.low is None or found.high is None:
         return found and Interval(found.n, math.exp(found.mean), None, None)
-    # A spread beyond any number is an interval without an end.
+    # The bounds keep exp() within the range of floats.
     return Interval(found.n, math.exp(found.mean), math.exp(max(found.low, -700)), math.exp(min(found.high, 700)))
 
 
 TINY = 1e-12
-"""Stands for a loss of zero, which has no logarithm."""
+"""Smallest value whose logarithm is taken; it replaces a loss of zero."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """A difference of means, tested against none.
+    """Result of a test of the hypothesis that two means are equal.
 
     Attributes:
-        name: of the test.
-        difference: of the means.
-        low: end of its 95 % interval.
-        high: end of its 95 % interval.
-        p: two-sided.
-        deviation: of the difference between two seeds, as the test sees it.
-        coarse: the spread is smaller than what reading off at whole validations hides, which was used in its place,
-            and only because of that the difference is not clear.
+        name: name of the test.
+        difference: difference of the means.
+        low, high: ends of its 95 % interval.
+        p: two-sided p value.
+        deviation: standard deviation of the difference of one pair of seeds, as used by the test.
+        coarse: the difference is not significant only because the observed variance was replaced by the larger one of
+            rounding to whole validations.
     """
 
-    __test__ = False  # pytest: not a test of ours
+    __test__ = False  # pytest would collect the class because of its name.
 
     name: str
     difference: float
@@ -71,18 +70,18 @@ class Test:
 def paired_test(differences: Sequence[float], hidden: float = 0.0) -> Test | None:
     """Student's t-test on paired differences, at least two.
 
-    Assumes that the differences come from independent seeds and are about normal, which logarithms of losses and of
-    step counts are; it does not assume that the two sides spread alike.
+    It assumes independent seeds and approximately normal differences, as for logarithms of losses and of numbers of
+    steps. It does not assume equal variances of the two sides.
 
     Args:
         differences: one per seed.
-        hidden: variance of a difference that is there but cannot be seen, because both sides were read off on a grid.
-            The variance is taken to be at least this: all seeds landing on the same grid point show no spread,
-            and yet have some.
+        hidden: variance of a difference that is due to rounding both sides to whole validations. The test uses at least
+            this variance: if all seeds are rounded to the same validation, the observed variance is 0, but the true one
+            is not.
 
     Returns:
-        None when every seed gave the very same difference, other than zero, and no grid explains it: then nothing
-        is known about the spread.
+        the result; None if every seed has exactly the same difference, not 0, and ``hidden`` is 0: then the variance is
+        unknown.
     """
     n = len(differences)
     seen = variance(differences)
@@ -92,9 +91,9 @@ def paired_test(differences: Sequence[float], hidden: float = 0.0) -> Test | Non
 def welch_test(
     first: Sequence[float], second: Sequence[float], hidden_first: float = 0.0, hidden_second: float = 0.0
 ) -> Test | None:
-    """Welch's t-test on two independent groups, at least two values each; they may spread differently.
+    """Welch's t-test on two independent groups of at least two values, whose variances may differ.
 
-    Arguments and result as in `paired_test`; degrees of freedom after Welch and Satterthwaite.
+    Arguments and result are as in `paired_test`. The degrees of freedom are those of Welch and Satterthwaite.
     """
     seen = variance(first) / len(first), variance(second) / len(second)
     hidden = hidden_first / len(first), hidden_second / len(second)
@@ -107,8 +106,8 @@ def welch_test(
 
 
 def _test(name: str, difference: float, seen: float, floor: float, df: float, deviation: float) -> Test | None:
-    """A t-test with the larger of two squared standard errors: the one seen, and the one that has to be there."""
-    # Differences of equal numbers come out as rounding errors.
+    """A t-test with the larger one of two squared standard errors: ``seen`` (observed) and ``floor`` (rounding)."""
+    # Differences of equal numbers can be tiny floating-point errors instead of 0.
     if max(seen, floor) < 1e-24:
         if abs(difference) > 1e-9:
             return None
@@ -122,9 +121,9 @@ def _test(name: str, difference: float, seen: float, floor: float, df: float, de
 
 
 def _two_sided(t: float, df: float) -> float:
-    """The chance of a Student's t beyond ``t`` on either side: I_x(df/2, 1/2) with x = df / (df + t^2)."""
-    # Not SciPy: where it is installed, torchmetrics imports its signal processing with Lightning, 0.8 s of every start.
-    # mpmath comes with torch (by SymPy), and is not needed before a comparison.
+    """Two-sided p value of Student's t: I_x(df/2, 1/2), the regularised beta function, with x = df / (df + t^2)."""
+    # mpmath instead of SciPy: if SciPy is installed, Lightning imports parts of it and every start becomes slower.
+    # mpmath is a dependency of torch (by SymPy). Imported here because only comparisons need it.
     import mpmath
 
     if math.isinf(t):
@@ -134,13 +133,13 @@ def _two_sided(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _quantile(df: float, probability: float) -> float:
-    """The t that a Student's t stays below with a probability of at least one half."""
+    """Quantile of Student's t for a probability of at least one half."""
     import mpmath
 
     tail = 2 * (1 - probability)
     if tail >= 1:
         return 0.0
-    # The logarithm of the tail is nearly straight in log t, and the normal distribution's t is never the larger one.
+    # The logarithm of the tail probability is almost linear in log t. The normal quantile is a lower bound of t.
     start = math.log(NormalDist().inv_cdf(probability))
     log_t = mpmath.findroot(
         lambda u: math.log(_two_sided(math.exp(float(u)), df) / tail), (start, start + 0.5), tol=1e-20
@@ -149,7 +148,10 @@ def _quantile(df: float, probability: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment (1979): the chance of one false claim or more among all of them stays below the level."""
+    """Holm's adjustment: with it, the probability of at least one false positive stays below the level.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -159,12 +161,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(difference: float, deviation: float, level: float, most: int = 50) -> int | None:
-    """Seeds that would show such a difference in four of five sweeps; None if more than ``most``."""
+    """Number of seeds with which a paired t-test finds such a difference with a power of 0.8; None if above ``most``.
+
+    Args:
+        difference: true difference of the means.
+        deviation: standard deviation of the difference of one pair of seeds.
+        level: significance level of the test.
+        most: largest number of seeds that is considered.
+    """
 
     def enough(n: int) -> bool:
-        # The quantile of the level plus that of the power is within the difference in standard errors.
-        room = abs(difference) * math.sqrt(n) / deviation - _quantile(n - 1, 0.8)
-        return room > 0 and _two_sided(room, n - 1) <= level
+        # The difference in standard errors must be at least the quantile of the level plus that of the power.
+        t = abs(difference) * math.sqrt(n) / deviation - _quantile(n - 1, 0.8)
+        return t > 0 and _two_sided(t, n - 1) <= level
 
     numbers = range(2, most + 1)
     first = bisect_left(numbers, True, key=enough)
@@ -172,15 +181,15 @@ def seeds_needed(difference: float, deviation: float, level: float, most: int = 
 
 
 def hidden_log_variance(before: float, at: float) -> float:
-    """Variance of log x for x anywhere in ``(before, at]`` with equal chance: what a grid of validations hides.
+    """Variance of log x for x uniform on ``(before, at]``: the variance lost by rounding x up to the next validation.
 
-    With r = before / at the moments of log u, u uniform on (r, 1], follow from the integrals u log u - u and
+    With r = before / at and u uniform on (r, 1], the moments of log u follow from the antiderivatives u log u - u and
     u log^2 u - 2 u log u + 2 u.
     """
     r = before / at if at > 0 else 1.0
     if r > 0.999:
         return (1 - r) ** 2 / 12
-    log_r = math.log(r) if r > 0 else 0.0  # r log r and r log^2 r both go to 0
+    log_r = math.log(r) if r > 0 else 0.0  # r log r and r log^2 r both converge to 0.
     first = (-1 - (r * log_r - r)) / (1 - r)
     second = (2 - (r * log_r**2 - 2 * r * log_r + 2 * r)) / (1 - r)
     return max(0.0, second - first**2)

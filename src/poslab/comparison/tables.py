@@ -1,4 +1,4 @@
-"""``comparison.csv`` for programs and ``comparison.md`` for reading without a browser."""
+"""The comparison as ``comparison.csv`` and as Markdown, ``comparison.md``."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ class Column(NamedTuple):
     """One column of the table of jobs.
 
     Attributes:
-        name: in the CSV file.
-        title: where a person reads it.
-        get: the cell of a job; None for an empty one.
-        text: a number as a person reads it.
-        main: shown without being asked for.
-        why_not: why a job cannot have this number; None where it has it, or where nobody knows.
+        name: header in the CSV file.
+        title: header on the page.
+        get: returns the value for a job; None for an empty cell.
+        text: formats a number for the page.
+        main: whether the column is shown by default.
+        why_not: returns the reason why a job cannot have this number; None if it can, or if the reason is unknown.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 
 def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
-    """The columns for these jobs; what depends on the clock comes last."""
+    """The columns of the table of these jobs; the duration, which differs from run to run, comes last."""
     names = short_names([*axes])
     several = len({job.sweep for job in jobs}) > 1
     parts = dict.fromkeys(part for job in jobs for part in job.parameters)
@@ -76,7 +76,7 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key that puts 9 before 10."""
+    """A sort key that orders numbers within names by value: 9 before 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -121,7 +121,7 @@ def _out_of_reach(job: Job) -> Cell:
 
 
 def csv_table(jobs: Sequence[Job], axes: Sequence[str]) -> str:
-    """One row a job, numbers with every digit."""
+    """The jobs as CSV, one row per job, numbers with all digits."""
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     shown = columns(jobs, axes)
@@ -135,17 +135,22 @@ def csv_table(jobs: Sequence[Job], axes: Sequence[str]) -> str:
 def markdown(
     jobs: Sequence[Job],
     settings: Sequence[Setting],
-    said: Sequence[Statement],
+    findings: Sequence[Statement],
     method: str,
     notes: Sequence[str],
     length_plot: str | None = None,
 ) -> str:
-    """The statements, a row a setting, and the jobs that did not complete with their reasons.
+    """The comparison as Markdown: statements, one table row per setting, and the incomplete jobs with their reasons.
 
     Args:
-        length_plot: where the plot of exact match against length lies, beside the text; None: there is none.
+        jobs: all jobs.
+        settings: the jobs by setting.
+        findings: the statements.
+        method: note on how the statements were tested.
+        notes: further notes.
+        length_plot: path of the plot of exact match by length, relative to the text; None without a plot.
     """
-    lines = [f"# {title(jobs)}", "", *(_item(statement) for statement in said), ""]
+    lines = [f"# {title(jobs)}", "", *(_item(statement) for statement in findings), ""]
     lines += [line for note in filter(None, [method, *notes]) for line in (note, "")]
     if any(setting.jobs for setting in settings):
         lines += ["## By setting", "", *_setting_table(settings), ""]
@@ -159,10 +164,10 @@ def markdown(
         lines += [line for why in _reasons(settings) for line in (f"Out of reach: {_cell(why)}.", "")]
     if length_plot is not None:
         lines += [f"![Exact match by length]({length_plot})", ""]
-    lost = [job for job in jobs if not job.completed]
-    if lost:
+    incomplete = [job for job in jobs if not job.completed]
+    if incomplete:
         lines += ["## Not completed", "", "| job | status | reason |", "|---|---|---|"]
-        lines += [f"| {_cell(job_name(job))} | {job.status} | {_cell(job.error)} |" for job in lost]
+        lines += [f"| {_cell(job_name(job))} | {job.status} | {_cell(job.error)} |" for job in incomplete]
         lines += [""]
     return "\n".join(lines)
 
@@ -172,7 +177,7 @@ def title(jobs: Sequence[Job]) -> str:
 
 
 def job_name(job: Job) -> str:
-    """Its folder, or what was typed for one that never had a folder."""
+    """Name of the job's folder; for an invalid combination, which has none, its overrides."""
     return job.name or " ".join(job.overrides) or "a job without overrides"
 
 
@@ -192,11 +197,11 @@ def _setting_table(settings: Sequence[Setting]) -> list[str]:
             share_interval(setting.accuracy),
             interval_text(setting.loss),
             steps_text(setting),
-            lost_text(setting),
+            incomplete_text(setting),
         ]
         for setting in settings
     ]
-    # A column without content says nothing.
+    # Drop the last column if it is empty.
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     return _lines(head, rows)
@@ -213,7 +218,7 @@ def _length_table(settings: Sequence[Setting]) -> list[str]:
 
 
 def length_text(setting: Setting, length: int) -> str:
-    """The exact match of a setting at a length, or that it does not reach it."""
+    """The exact match of a setting at a length with its interval, or "out of reach"."""
     return OUT_OF_REACH if length in setting.out_of_reach else share_interval(setting.by_length.get(length))
 
 
@@ -229,16 +234,16 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def steps_text(setting: Setting) -> str:
-    """The first step at 99 % exact match, or how many jobs got there when not all did."""
+    """The mean first step at 99 % exact match; if not all jobs reached it, how many did."""
     if setting.steps is not None:
         return interval_text(setting.steps)
     return f"{setting.reached} of {len(setting.jobs)} jobs" if setting.jobs else DASH
 
 
-def lost_text(setting: Setting) -> str:
-    return ", ".join(f"{n} {status}" for status, n in setting.lost.items())
+def incomplete_text(setting: Setting) -> str:
+    return ", ".join(f"{n} {status}" for status, n in setting.incomplete.items())
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell and is not taken for markup."""
+    """Escape a text for a Markdown table cell: one line, without markup."""
     return re.sub(r"([\\`*|<]|\](?=\())", r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""From folders to the written comparison; `write_comparison` reads top to bottom."""
+"""Read the jobs in some folders, compare them and write the comparison: `write_comparison`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ CSV_FILE, MARKDOWN_FILE, PAGE_FILE, PLOTS_FOLDER = "comparison.csv", "comparison
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, what it says, and where it is written.
+    """A comparison and the files that it was written to.
 
     Attributes:
         jobs: in the order of the tables.
         axes: names of the settings that vary, the seed last.
         settings: the jobs by setting.
-        statements: what the data say.
+        statements: sentences on the differences, with their evidence.
         counts: number of jobs by status.
-        files: everything that was written.
+        files: paths of all written files.
     """
 
     jobs: list[Job]
@@ -40,11 +40,12 @@ class Comparison:
 
 
 def write_comparison(folders: Sequence[Path], target: Path) -> Comparison:
-    """Compare every job in ``folders`` and write the result into ``target``, file by file and each whole or not at all.
+    """Compare every job in ``folders`` and write the result into ``target``; each file is written atomically.
 
     Args:
-        folders: sweep folders, whose direct subfolders are jobs, and run folders; nothing else is read.
-        target: gets ``comparison.csv``, ``.md``, ``.html`` and a folder ``comparison`` with plots.
+        folders: sweep folders, whose direct subfolders are jobs, and run folders.
+        target: folder for ``comparison.csv``, ``comparison.md``, ``comparison.html`` and a folder ``comparison`` with
+            plots.
 
     Raises:
         ComparisonError: there is nothing to compare.
@@ -54,34 +55,34 @@ def write_comparison(folders: Sequence[Path], target: Path) -> Comparison:
     axes = varying([job.settings for job in found])
     jobs = in_order(found, axes)
     settings = by_setting(jobs, axes)
-    said, method = statements(jobs, axes)
-    # Where lengths past training were asked for, they are the question.
-    beyond, how = past_training(jobs, axes)
-    said = [*beyond, *said]
-    notes = [*filter(None, [how]), *remarks(jobs, axes)]
+    findings, method = statements(jobs, axes)
+    # Statements about lengths come first: they exist only if lengths beyond training were evaluated on purpose.
+    length_findings, length_method = past_training(jobs, axes)
+    findings = [*length_findings, *findings]
+    notes = [*filter(None, [length_method]), *remarks(jobs, axes)]
     drawn = plots(jobs, settings)
-    beside = f"{PLOTS_FOLDER}/{LENGTH_PLOT}" if LENGTH_PLOT in drawn else None
+    length_plot = f"{PLOTS_FOLDER}/{LENGTH_PLOT}" if LENGTH_PLOT in drawn else None
     content = {
         CSV_FILE: csv_table(jobs, axes).encode(),
-        MARKDOWN_FILE: markdown(jobs, settings, said, method, notes, beside).encode(),
-        PAGE_FILE: page(jobs, axes, settings, said, method, notes, drawn.get(LENGTH_PLOT)).encode(),
+        MARKDOWN_FILE: markdown(jobs, settings, findings, method, notes, length_plot).encode(),
+        PAGE_FILE: page(jobs, axes, settings, findings, method, notes, drawn.get(LENGTH_PLOT)).encode(),
     }
     content |= {f"{PLOTS_FOLDER}/{name}": png for name, png in drawn.items()}
     for name, data in content.items():
         write_atomically(target / name, data)
     counts = dict(sorted(Counter(job.status for job in jobs).items()))
-    return Comparison(jobs, axes, settings, said, counts, [target / name for name in content])
+    return Comparison(jobs, axes, settings, findings, counts, [target / name for name in content])
 
 
 def remarks(jobs: Sequence[Job], axes: Sequence[str]) -> list[str]:
-    """What a reader has to know about these jobs before the numbers."""
+    """Notes on the jobs: repeated configurations, different versions, a single seed."""
     notes = []
     completed = [job for job in jobs if job.completed]
     repeats = len(completed) - len(without_repeats(completed))
     if repeats:
         notes.append(
             f"{repeats} of the completed jobs have exactly the settings of another one: they are listed, but each "
-            "configuration counts once."
+            "configuration counts only once."
         )
     packages = {name for job in completed for name in job.versions}
     differing = {
@@ -91,5 +92,5 @@ def remarks(jobs: Sequence[Job], axes: Sequence[str]) -> list[str]:
     if mixed:
         notes.append(f"The jobs were run with different versions: {'; '.join(mixed)}.")
     if completed and SEED not in axes:
-        notes.append("There is one seed only: nothing here says how much of a difference is chance.")
+        notes.append("There is only one seed, so no difference can be distinguished from chance.")
     return notes
