@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import compose
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2
@@ -19,6 +18,7 @@ from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
 from poslab.runs.table import MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
+from support.configs import compose
 
 
 def rows_of(path: Path) -> tuple[list[str], list[dict[str, str]]]:
