@@ -1,11 +1,15 @@
 """Shared by all tests: shapes are checked, torch runs on one thread, and finished runs are made once."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Modules and tests stay until the end: looking for garbage among them takes a fifth of the collection.
+gc.disable()
 
 # A failed assertion in these shows its values, as one in a test does.
 pytest.register_assert_rewrite("support")
@@ -17,7 +21,12 @@ import support.typechecker  # noqa: E402, F401  (the hook finds it as an attribu
 
 install_import_hook("poslab", "support.typechecker.check")
 
+# While a hooked module is imported, the hook looks for everybody's bytecode under a name of its own, and compiles what
+# it does not find: the large libraries are imported before.
+import hydra  # noqa: E402, F401
 import jaxtyping  # noqa: E402
+import lightning  # noqa: E402, F401
+import matplotlib.backends.backend_agg  # noqa: E402, F401
 import torch  # noqa: E402
 from shared_runs import counts, server, undisturbed  # noqa: E402, F401
 
@@ -31,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,10 @@
-"""What a dashboard shows of a run: every tag, read back from the files and once through TensorBoard itself."""
+"""What a dashboard shows of a run: every tag, read back from the files."""
 
 import csv
 import io
 import json
 import math
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,46 +15,15 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from poslab.build import build_task
 from poslab.config.schema import checked
 from poslab.data.stream import BatchStream
-from poslab.errors import DivergedError
 from poslab.experiment.run import run
-from poslab.runs.tensorboard import RunTensorBoard
-from poslab.training import learners
 from poslab.training.module import TrainingModule
 from support.configs import compose
-from support.event_files import IMAGES, read, steps, values
-from support.runs import SMALL, train
-
-"""A run of nine steps."""
-TIED = (*SMALL, "model.tie_embeddings=true", "diagnostics=[parameters,embedding_gradient]")
-EPOCHS = [0, 120, 240, 360]
-PARTS = ("total", "token_embedding", "position", "attention", "head")
-
-
-def text(events: EventAccumulator, tag: str) -> str:
-    (shown,) = events.Tensors(f"{tag}/text_summary")
-    assert shown.step == 0
-    return str(shown.tensor_proto.string_val[0].decode())
-
-
-def session(events: EventAccumulator) -> dict[str, HParamsPluginData]:
-    """The three parts of the HParams record: experiment, session_start_info, session_end_info."""
-    contents = events.PluginTagToContent("hparams")
-    return {tag.removeprefix("_hparams_/"): HParamsPluginData.FromString(part) for tag, part in contents.items()}
-
-
-def event_files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*tfevents*"))
-
-
-@pytest.fixture(scope="module")
-def default(finished_runs: Callable[..., Path]) -> tuple[Path, EventAccumulator]:
-    folder = finished_runs()
-    return folder, read(folder)
+from support.event_files import EPOCHS, IMAGES, PARTS, event_files, read, session, steps, text, values
+from support.runs import SMALL, TIED, train
 
 
 def test_one_event_stream_in_the_run_folder_itself(default: tuple[Path, EventAccumulator]) -> None:
@@ -149,9 +111,6 @@ def test_the_configuration_is_shown_whole(default: tuple[Path, EventAccumulator]
     assert yaml.safe_load(shown.strip("`").removeprefix("yaml\n")) == stored
 
 
-# Positions
-
-
 def test_a_learned_table_starts_unlike_and_finds_a_structure(default: tuple[Path, EventAccumulator]) -> None:
     _, events = default
     spread = 1 / math.sqrt(32 * 11)
@@ -201,19 +160,6 @@ def test_without_positions_the_pictures_say_why_there_is_nothing(finished_runs: 
     )
 
 
-def test_the_quick_checksum_is_the_one_that_tensorboard_reads(tmp_path: Path) -> None:
-    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
-
-    RunTensorBoard(tmp_path).close()
-    # Of RFC 3720, appendix B.4, and the number that every such checksum is known by.
-    assert pywrap_tensorflow.crc32c(b"123456789") == 0xE3069283
-    assert pywrap_tensorflow.crc32c(bytes(32)) == 0x8A9136AA
-    assert pywrap_tensorflow.crc32c(bytes(range(32))) == 0x46DD794E
-
-
-# Which rows a step teaches
-
-
 def rows_read(folder: Path) -> Callable[[int], int]:
     """How many different tokens the batch of a step reads, from the batch made again."""
     stored = yaml.safe_load((folder / "config.yaml").read_text())
@@ -237,92 +183,6 @@ def test_with_tied_embeddings_every_row_receives_gradient(finished_runs: Callabl
     assert values(events, "embedding_gradient/rows") == [65] * 9
     assert steps(events, "embedding_gradient/rows") == list(range(9))
     assert values(events, "parameters/head") == [65]
-
-
-# HParams
-
-
-def test_settings_and_final_metrics_are_in_the_runs_own_session(default: tuple[Path, EventAccumulator]) -> None:
-    folder, events = default
-    parts = session(events)
-    assert set(parts) == {"experiment", "session_start_info", "session_end_info"}
-    settings = parts["session_start_info"].session_start_info.hparams
-    assert settings["model.d_model"].number_value == 32
-    assert settings["optimizer.lr"].number_value == 0.005
-    assert settings["pos"].string_value == "learned"
-    assert settings["task"].string_value == "copy"
-    metrics = {info.name.tag for info in parts["experiment"].experiment.metric_infos}
-    assert {"val/loss", "val/accuracy", "val/exact_match"} <= metrics <= set(events.Tags()["scalars"])
-    # The tab shows the last value of each.
-    final = json.loads((folder / "result.json").read_text())["metrics"]
-    for tag in metrics:
-        assert values(events, tag)[-1] == pytest.approx(final[tag], rel=1e-6)
-    assert parts["session_end_info"].session_end_info.status == api_pb2.STATUS_SUCCESS
-
-
-def test_columns_are_numbers_texts_and_truth_values(default: tuple[Path, EventAccumulator]) -> None:
-    _, events = default
-    parts = session(events)
-    settings = parts["session_start_info"].session_start_info.hparams
-    kinds = {name: value.WhichOneof("kind") for name, value in settings.items()}
-    assert kinds["model.d_model"] == "number_value"
-    assert kinds["optimizer.algorithm"] == "string_value"
-    assert kinds["trainer.precision"] == "string_value"
-    assert kinds["model.tie_embeddings"] == "bool_value"
-    types = {
-        "number_value": api_pb2.DATA_TYPE_FLOAT64,
-        "string_value": api_pb2.DATA_TYPE_STRING,
-        "bool_value": api_pb2.DATA_TYPE_BOOL,
-    }
-    columns = {info.name: info.type for info in parts["experiment"].experiment.hparam_infos}
-    assert columns == {name: types[kind] for name, kind in kinds.items()}
-
-
-def test_a_diverged_run_is_a_failed_session_with_all_it_showed(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(DivergedError):
-        train(folder, *SMALL, "optimizer.lr=1e19")
-    events = read(folder)
-    parts = session(events)
-    assert parts["session_end_info"].session_end_info.status == api_pb2.STATUS_FAILURE
-    assert parts["session_start_info"].session_start_info.hparams["optimizer.lr"].number_value == 1e19
-    assert "val/loss" in {info.name.tag for info in parts["experiment"].experiment.metric_infos}
-    assert len(event_files(folder)) == 1
-    assert json.loads((folder / "result.json").read_text())["status"] == "diverged"
-    for tag in IMAGES:
-        (image,) = events.Images(tag)
-        assert image.step == 0
-        assert (folder / "figures" / f"{tag.replace('/', '_')}.png").read_bytes() == image.encoded_image_string
-
-
-@pytest.mark.parametrize(
-    ("where", "error", "raised", "status"),
-    [
-        ("build_model", RuntimeError("no room"), RuntimeError, "failed"),
-        ("training_step", RuntimeError("broken"), RuntimeError, "failed"),
-        ("training_step", KeyboardInterrupt(), SystemExit, "interrupted"),
-    ],
-)
-def test_a_run_that_fails_anywhere_is_a_failed_session(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
-    error: BaseException,
-    raised: type[BaseException],
-    status: str,
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(*((learners, where, fail) if where == "build_model" else (TrainingModule, where, fail)))
-    folder = tmp_path / "run"
-    with pytest.raises(raised):
-        train(folder, *SMALL, "diagnostics=[parameters]")
-    parts = session(read(folder))
-    assert parts["session_end_info"].session_end_info.status == api_pb2.STATUS_FAILURE
-    assert parts["session_start_info"].session_start_info.hparams["seed"].number_value == 0
-    assert json.loads((folder / "result.json").read_text())["status"] == status
-    assert len(event_files(folder)) == 1
 
 
 def test_without_a_dashboard_no_events_but_pictures_and_numbers(finished_runs: Callable[..., Path]) -> None:
@@ -361,113 +221,6 @@ def test_a_run_that_goes_on_shows_the_curve_of_a_whole_run(tmp_path: Path, monke
     assert told == wanted
     assert {step for step, _ in wanted} == set(range(9))
     assert text(events, "config")
-
-
-# The real server
-
-
-class Server:
-    """``tensorboard --logdir ...`` on this machine only."""
-
-    def __init__(self, logdir: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.log = (logdir.parent / "server.log").open("w+")
-        command = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tensorboard.main", *command], stdout=self.log, stderr=self.log
-        )
-
-    def fetch(self, path: str, body: dict[str, Any] | None = None) -> bytes:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/data/plugin/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return bytes(answer.read())
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return json.loads(self.fetch(path, body))
-
-    def wait_for(self, path: str, ready: Callable[[Any], bool]) -> Any:
-        """Ask until the answer is there; the server reads its files in the background."""
-        deadline = time.monotonic() + 60
-        answer = None
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, f"the server ended: {self.log.name}"
-            try:
-                answer = self.ask(path)
-            except OSError:
-                answer = None
-            if answer is not None and ready(answer):
-                return answer
-            time.sleep(0.1)
-        raise AssertionError(f"{path} never got ready: {answer}")
-
-    def close(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.log.close()
-
-
-@pytest.fixture
-def server(finished_runs: Callable[..., Path], tmp_path: Path) -> Iterator[Server]:
-    for name, overrides in (("one", ()), ("two", TIED)):
-        shutil.copytree(finished_runs(*overrides), tmp_path / "outputs" / "runs" / name)
-    server = Server(tmp_path / "outputs")
-    yield server
-    server.close()
-    assert server.process.returncode is not None
-
-
-@pytest.mark.process
-def test_tensorboard_itself_lists_numbers_pictures_and_sessions(
-    server: Server, finished_runs: Callable[..., Path]
-) -> None:
-    runs = ["runs/one", "runs/two"]
-    scalars = server.wait_for("scalars/tags", lambda tags: all("train/loss" in tags.get(run, {}) for run in runs))
-    assert sorted(scalars) == runs, "a run that is none"
-    wanted = {"train/loss", "val/loss", "val/accuracy", "val/exact_match", "learning_rate"}
-    wanted |= {f"parameters/{part}" for part in PARTS} | {f"neighbour_similarity/offset_{k}" for k in range(1, 9)}
-    assert wanted <= scalars["runs/one"].keys()
-    points = server.ask("scalars/scalars?run=runs/one&tag=val/loss")
-    assert [point[1] for point in points] == EPOCHS
-
-    images = server.wait_for("images/tags", lambda tags: tags.get("runs/one", {}).keys() >= IMAGES)
-    assert set(images["runs/one"]) == IMAGES
-    listed = server.ask(f"images/images?run=runs/one&tag={urllib.parse.quote('heads/layer_0')}&sample=0")
-    assert [image["step"] for image in listed] == EPOCHS
-    picture = server.fetch(f"images/individualImage?{listed[-1]['query']}")
-    assert picture == (finished_runs() / "figures" / "heads_layer_0.png").read_bytes()
-
-    texts = server.ask("text/tags")
-    assert {"config/text_summary", "parameters/text_summary"} <= set(texts["runs/one"])
-
-    described = server.ask("hparams/experiment", {"experimentName": ""})
-    types = {info["name"]: info["type"] for info in described["hparamInfos"]}
-    assert types["model.d_model"] == "DATA_TYPE_FLOAT64"
-    assert types["pos"] == "DATA_TYPE_STRING"
-    assert types["model.tie_embeddings"] == "DATA_TYPE_BOOL"
-    assert {"val/loss", "val/accuracy", "val/exact_match"} <= {info["name"]["tag"] for info in described["metricInfos"]}
-    statuses = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
-    question = {"experimentName": "", "allowedStatuses": statuses, "colParams": [], "startIndex": 0, "sliceSize": 10}
-    groups = server.ask("hparams/session_groups", question)["sessionGroups"]
-    sessions = {group["sessions"][0]["name"]: group for group in groups}
-    assert sorted(sessions) == runs
-    for name, tied in (("runs/one", False), ("runs/two", True)):
-        group = sessions[name]
-        assert group["sessions"][0]["status"] == "STATUS_SUCCESS"
-        assert group["hparams"]["model.d_model"] == 32
-        assert group["hparams"]["model.tie_embeddings"] is tied
-        shown = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}
-        last = server.ask(f"scalars/scalars?run={name}&tag=val/loss")[-1][2]
-        assert shown["val/loss"] == pytest.approx(last)
 
 
 @pytest.mark.parametrize(

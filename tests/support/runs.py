@@ -4,15 +4,16 @@ import csv
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from poslab.experiment.run import run
 from support.configs import compose
 
 
 def train(folder: Path, *overrides: str) -> Path:
     """Train in this process; returns the folder."""
-    from poslab.experiment.run import run
 
     run(compose(*overrides), folder, overrides)
     return folder
@@ -46,3 +47,10 @@ def numbers(folder: Path, *but: str) -> list[dict[str, str]]:
         return [
             {name: value for name, value in row.items() if not name.startswith(but)} for row in csv.DictReader(file)
         ]
+
+
+TIED = (*SMALL, "model.tie_embeddings=true", "diagnostics=[parameters,embedding_gradient]")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))

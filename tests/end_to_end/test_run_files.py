@@ -1,18 +1,11 @@
-"""What a run leaves behind, however it ends: complete, portable, readable, and never two runs in one folder."""
+"""What a finished run leaves behind: complete, portable and readable."""
 
 import contextlib
 import csv
 import io
-import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -26,21 +19,12 @@ import yaml
 from poslab.build import build_model, build_task
 from poslab.config.schema import checked
 from poslab.data.module import SeedData
-from poslab.errors import ConfigError
 from poslab.evaluation.metrics import score
-from poslab.runs.folder import RunFolder
-from poslab.runs.result import Result
-from poslab.system.files import write_atomically
 from support.commands import typed
 from support.configs import compose
-from support.paths import ROOT
-from support.runs import train
+from support.runs import read_json
 
 HOSTILE = "a = b, c: d's {x}.npy"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 class Typed:
@@ -65,9 +49,6 @@ class Typed:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Typed:
     return Typed(tmp_path_factory.mktemp("hostile"))
-
-
-# -- the files of a finished run ----------------------------------------------------------------------------------
 
 
 def test_every_file_is_there_and_nothing_else(made: Typed):
@@ -200,164 +181,3 @@ def test_the_log_holds_what_the_console_said(made: Typed):
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ INFO run ", log)
     assert "run completed" in log
     assert f"tensorboard --logdir {made.folder.relative_to(made.folder.parents[2])}" in log
-
-
-# -- one folder, one run ------------------------------------------------------------------------------------------
-
-
-def test_of_many_that_claim_a_folder_at_once_one_gets_it(tmp_path: Path):
-    job = checked(compose())
-    barrier = threading.Barrier(8)
-    outcomes: list[str] = []
-
-    def claim(number: int) -> None:
-        barrier.wait()
-        try:
-            RunFolder(tmp_path).claim(job, [f"seed={number}"])
-        except ConfigError as error:
-            outcomes.append(str(error))
-        else:
-            outcomes.append(f"seed={number}")
-
-    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    winners = [outcome for outcome in outcomes if outcome.startswith("seed=")]
-    assert len(winners) == 1
-    assert all(str(tmp_path) in outcome and "another run" in outcome for outcome in outcomes if outcome not in winners)
-    assert read_json(tmp_path / "result.json")["overrides"] == winners
-
-
-def test_a_second_run_leaves_the_first_as_it_was(tmp_path: Path):
-    quick = ("trainer.max_steps=1", "data.val_examples=4", "diagnostics=none")
-    train(tmp_path, *quick)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="already holds a run"):
-        train(tmp_path, *quick, "seed=1")
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_two_runs_that_start_together_get_two_folders(tmp_path: Path):
-    quick = ("trainer.max_steps=1", "data.val_examples=4", "diagnostics=none", "logger=none")
-    for _ in range(2):
-        assert typed(tmp_path, *quick) is None
-    assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2
-
-
-def test_a_folder_that_is_there_and_empty_is_used(tmp_path: Path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep me")
-    RunFolder(tmp_path / "mine").check_usable()
-    RunFolder(tmp_path / "mine").claim(checked(compose()), [])
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
-
-
-def test_until_it_ends_a_run_says_that_it_has_not(tmp_path: Path):
-    folder = RunFolder(tmp_path)
-    folder.claim(checked(compose("seed=4")), ["seed=4"])
-    found = read_json(tmp_path / "result.json")
-    assert (found["status"], found["seed"], found["overrides"]) == ("interrupted", 4, ["seed=4"])
-    folder.finish(Result(status="completed", seed=4))
-    assert read_json(tmp_path / "result.json")["status"] == "completed"
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    target = tmp_path / "new" / "result.json"
-    write_atomically(target, b"old")
-
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(target, b"new")
-    assert [path.name for path in target.parent.iterdir()] == ["result.json"]
-    assert target.read_bytes() == b"old"
-
-
-def test_a_number_that_is_none_never_gets_into_the_result(tmp_path: Path):
-    with pytest.raises(ValueError, match="JSON"):
-        RunFolder(tmp_path).finish(Result(status="completed", seed=0, metrics={"val/loss": math.nan}))
-    assert not (tmp_path / "result.json").exists()
-
-
-# -- a run that is stopped ----------------------------------------------------------------------------------------
-
-# Ctrl-C must reach the child even where the tests themselves run in the background with SIGINT ignored.
-LISTENING = """
-import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@contextlib.contextmanager
-def training(folder: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
-    """A child with an epoch and its checkpoints behind it and many to come, in a group of its own as in a terminal."""
-    arguments = ["trainer.max_epochs=100000", "data.steps_per_epoch=20", "data.val_examples=16", *overrides]
-    child = subprocess.Popen(
-        [sys.executable, "-c", LISTENING, str(ROOT / "train.py"), f"hydra.run.dir={folder}", *arguments],
-        cwd=folder.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        log = folder / "train.log"
-        while not (log.exists() and "epoch  2" in log.read_text(encoding="utf-8")):
-            assert child.poll() is None, child.communicate()
-            assert time.monotonic() < deadline, "the child did not get to its second epoch"
-            time.sleep(0.02)
-        yield child
-    finally:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
-
-
-@pytest.mark.process
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    ("number", "code", "overrides"),
-    [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["diagnostics=none"])],
-    ids=["ctrl-c", "sigterm"],
-)
-def test_a_run_that_is_stopped_says_so(number: signal.Signals, code: int, overrides: list[str], tmp_path: Path):
-    folder = tmp_path / "run"
-    with training(folder, *overrides) as child:
-        os.killpg(child.pid, number)
-        out, err = child.communicate(timeout=60)
-    assert child.returncode == code
-    assert "Traceback" not in out + err
-    found = read_json(folder / "result.json")
-    assert found["status"] == "interrupted"
-    assert found["error"]
-    assert found["metrics"]["val/loss"] > 0
-    assert "run interrupted" in out
-    for name in ("best", "last"):
-        content = torch.load(folder / "checkpoints" / f"{name}.ckpt", weights_only=True)
-        assert content["global_step"] >= 20
-    with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
-        assert len(list(csv.DictReader(file))) >= 3
-
-
-@pytest.mark.process
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_run_that_is_killed_says_so(tmp_path: Path):
-    folder = tmp_path / "run"
-    with training(folder, "diagnostics=none") as child:
-        child.kill()
-        child.communicate(timeout=60)
-    assert child.returncode == -signal.SIGKILL
-    found = read_json(folder / "result.json")
-    assert found["status"] == "interrupted"
-    assert "killed" in found["error"]
-    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] >= 20
-    # What is still being written has another name, so every file under its own name is whole.
-    with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
-        assert all(None not in row.values() for row in csv.DictReader(file))
