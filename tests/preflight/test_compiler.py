@@ -7,9 +7,9 @@ import pytest
 from poslab.config.identity import job_key
 from poslab.config.schema import checked
 from poslab.errors import ConfigError
+from poslab.preflight import compiler
 from poslab.preflight.checks import preflight
 from poslab.preflight.compiler import check_compiler
-from poslab.training import compiling
 from support.configs import compose
 
 
@@ -32,15 +32,15 @@ def test_without_a_compiler_it_is_refused_before_a_folder_is_made(
     own = tmp_path / "own-c++"
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(compiler.sysconfig, "get_path", lambda name: str(tmp_path))
     (tmp_path / "Python.h").touch()
     monkeypatch.setenv("CXX", str(own))
     check_compiler(checked(compose("compile=true")))
 
 
 def test_without_the_headers_of_python_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(compiler.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(ConfigError, match=r"headers of Python.*Python\.h"):
         check_compiler(checked(compose("compile=true")))
 
