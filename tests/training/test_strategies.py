@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from poslab.build import build_task
 from poslab.cli import console as cli
 from poslab.config.schema import checked
-from poslab.data.stream import BatchStream
+from poslab.data.stream import BatchStream, ReplicaStream
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
 from poslab.system import ranks
@@ -161,9 +161,10 @@ def test_a_task_whose_rows_do_not_is_refused_on_several_devices() -> None:
             return Batch(np.zeros_like(targets), targets)
 
     task: Task = Uneven()  # type: ignore[assignment]
-    BatchStream(task, 0, "train", 4, 5)[0]
+    streams = [BatchStream(task, 0, "train", 4, 5)]
+    ReplicaStream(streams)[0]
     with pytest.raises(ValueError, match=r"Uneven made a batch whose rows count unlike many targets, 3 to 6 a rank"):
-        BatchStream(task, 0, "train", 4, 5, rank=1, world_size=2)[0]
+        ReplicaStream(streams, rank=1, world_size=2)[0]
 
 
 @pytest.mark.parametrize("name", ["run", "with space", "it's", "a=b,c", 'dou"ble', "back\\slash"])

@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from poslab.cli.explain import debugging, explain
 from poslab.config.overrides import job_overrides
 from poslab.errors import ConfigError, DivergedError
-from poslab.system.ranks import is_second_rank, rank
+from poslab.system.ranks import is_rank_zero, rank
 
 
 class ConsoleHandler(logging.StreamHandler[Any]):
@@ -37,7 +37,7 @@ class ConsoleHandler(logging.StreamHandler[Any]):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """The first rank speaks for all; what libraries warn of is for the log file: nobody can do a thing about it."""
-        if is_second_rank() or (record.name == "py.warnings" and not debugging()):
+        if not is_rank_zero() or (record.name == "py.warnings" and not debugging()):
             return False
         return bool(super().filter(record))
 
@@ -59,11 +59,11 @@ class LogFile(logging.FileHandler):
 
     def __init__(self, filename: str, **options: Any) -> None:
         path = Path(filename)
-        super().__init__(path.with_suffix(f".rank{rank()}{path.suffix}") if is_second_rank() else path, **options)
+        super().__init__(path if is_rank_zero() else path.with_suffix(f".rank{rank()}{path.suffix}"), **options)
 
     def filter(self, record: logging.LogRecord) -> bool:
         wrong = record.exc_info is not None or record.levelno >= logging.WARNING
-        return (wrong or not is_second_rank()) and bool(super().filter(record))
+        return (wrong or is_rank_zero()) and bool(super().filter(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """A disk that is full, or a folder that is gone: what matters more fails by it too, and says so in one line."""
@@ -119,10 +119,10 @@ def job_errors(config_dir: Path) -> Iterator[None]:
     except Exception as error:
         if debugging() or in_sweep():
             raise
-        if is_second_rank() and isinstance(error, (ConfigError, DivergedError)):
+        if not is_rank_zero() and isinstance(error, (ConfigError, DivergedError)):
             # The first rank has come to the same end, and says so.
             raise SystemExit(1) from None
-        where = f"rank {rank()}: " if is_second_rank() else ""
+        where = "" if is_rank_zero() else f"rank {rank()}: "
         raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
 
 

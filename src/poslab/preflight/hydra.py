@@ -14,7 +14,7 @@ from poslab.cli.explain import debugging, explain, main_config_dir
 from poslab.config import schema
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
-from poslab.system.ranks import is_second_rank, started_by_first_rank
+from poslab.system.ranks import is_rank_zero, started_by_first_rank
 
 if TYPE_CHECKING:
     from poslab.training.learners import Prepared
@@ -55,12 +55,12 @@ class Preflight(Callback):
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             # The folder is claimed by rank 0.
-            Preflight.prepared = preflight(job, None if is_second_rank() else Path(config.hydra.run.dir))
+            Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
             if debugging():
                 traceback.print_exc()
-            if is_second_rank():
+            if not is_rank_zero():
                 raise SystemExit(1) from None
             raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
 

@@ -25,11 +25,6 @@ def is_rank_zero() -> bool:
     return rank() == 0
 
 
-def is_second_rank() -> bool:
-    """Whether another process of the same run does: not `is_rank_zero`."""
-    return not is_rank_zero()
-
-
 def started_by_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether rank 0, which has checked everything, started this process."""
     return PARENT in environment

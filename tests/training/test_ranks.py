@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import train
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 from poslab.errors import ConfigError, DivergedError, LostRankError, StoppedError
@@ -21,6 +20,7 @@ from poslab.system.ranks import PARENT
 from poslab.system.threads import available_cores
 from poslab.training import ranks
 from poslab.training.ranks import changed_environment, local_ranks
+from support.runs import train
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
