@@ -185,11 +185,11 @@ def test_a_run_takes_less_than_it_was_given_room_for(whole: Wholes) -> None:
     from poslab.config.schema import checked
 
     job = checked(compose(*TINY, "model.d_model=128", "model=transformer"))
-    needed = room_for(job, build_model(job, build_task(job)))
+    needed = room_for(build_model(job, build_task(job)), 1)
     parameters = sum(p.numel() for p in build_model(job, build_task(job)).parameters())
     assert needed > 3 * 12 * parameters
     used = sum(path.stat().st_size for path in whole().rglob("*") if path.is_file())
-    assert used < room_for(checked(compose(*TINY)), build_model(checked(compose(*TINY)), build_task(job)))
+    assert used < room_for(build_model(checked(compose(*TINY)), build_task(job)), 1)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
