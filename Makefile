@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help train test test-slow faults check claims bench clean
+.PHONY: help train test test-slow matrix faults check claims bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make test     set up, run the tests"
 	@echo "make test-slow  the long tests: sweeps, launchers, search, browser"
 	@echo "make faults   kill runs anywhere and go on, full disks, a thousand odd command lines; half an hour"
+	@echo "make matrix   the tests on this machine's other Pythons and on a minimal Debian 13; hours, 10 GB of disk"
 	@echo "make check    format, lint and types"
 	@echo "make claims   run the experiments that hold published claims to account; hours"
 	@echo "make bench    measure speed against a bare PyTorch loop and others; a quarter of an hour, of a quiet machine"
@@ -34,12 +35,17 @@ train: $(VENV)/.installed
 
 # Two workers: the tests run torch on one thread.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not faults"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults" --ignore=tests/slow
 
-# All of them, or some: make test-slow SLOW=tests/test_search.py
-SLOW ?=
+# All of them, or some: make test-slow SLOW=tests/slow/search
+SLOW ?= tests/slow
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not faults" $(SLOW)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW)
+
+# All of them, or some: make matrix PYTHONS="3.12 debian"
+PYTHONS ?=
+matrix:
+	PYTHON=$(PYTHON) scripts/matrix.sh $(PYTHONS)
 
 # Other points at each call; FAULTS_SEED=N repeats those of the call that has printed N.
 ifndef FAULTS_SEED

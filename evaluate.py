@@ -38,7 +38,7 @@ def main(values: dict[str, Any]) -> None:
     with quick_imports():
         import torch
 
-        from poslab.data.module import TaskData
+        from poslab.data.module import SeedData
         from poslab.evaluation.lengths import at_lengths
         from poslab.evaluation.metrics import score_all
         from poslab.runs.checkpoint import step_of
@@ -49,7 +49,7 @@ def main(values: dict[str, Any]) -> None:
     torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
     seed = job.seed if values["seed"] is None else values["seed"]
     n_examples = values["examples"] or job.data.n_val_examples(task.seq_len)
-    data = TaskData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
+    data = SeedData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
     with in_precision_of(job, device):
         own = score_all(model.to(device), data.validation.batches).means()
         # By default as many examples per length as the run's own diagnostic used.

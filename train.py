@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from poslab.cli import console
-from poslab.preflight.hydra import require_preflight
+from poslab.preflight.hydra import Preflight, require_preflight
 from poslab.system import signals, startup
 
 CONFIG_DIR = Path(__file__).resolve().parent / "conf"
@@ -22,11 +22,15 @@ def main(config: DictConfig) -> Any:
     # Here and not at the top: torch and Lightning take seconds, and --help or a typing error needs neither.
     with startup.quick_imports():
         from poslab.experiment.run import run
-        from poslab.sweeps.search.pruning import pruning_callbacks
+        from poslab.sweeps.search.pruning import open_trial
+        from poslab.training.after_validation import AfterValidation
 
     with console.job_errors(CONFIG_DIR):
         folder, overrides = console.folder_and_overrides()
-        return run(config, folder, overrides, brief=console.in_sweep(), callbacks=pruning_callbacks(folder))
+        trial = open_trial(folder)
+        callbacks = [] if trial is None else [AfterValidation(trial.report)]
+        job = Preflight.prepared or config
+        return run(job, folder, overrides, brief=console.in_sweep(), callbacks=callbacks)
 
 
 if __name__ == "__main__":

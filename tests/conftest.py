@@ -1,41 +1,50 @@
 """Shared by all tests: shapes are checked, torch runs on one thread, and finished runs are made once."""
 
+import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+# Modules and tests stay until the end: looking for garbage among them takes a fifth of the collection.
+gc.disable()
+
+# A failed assertion in these shows its values, as one in a test does.
+pytest.register_assert_rewrite("support")
+
 # Before the package is imported: every annotated function checks the shapes it is given.
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402
 
-install_import_hook("poslab", "typechecker.check")
+import support.typechecker  # noqa: E402, F401  (the hook finds it as an attribute of its package)
 
+install_import_hook("poslab", "support.typechecker.check")
+
+# While a hooked module is imported, the hook looks for everybody's bytecode under a name of its own, and compiles what
+# it does not find: the large libraries are imported before.
+import hydra  # noqa: E402, F401
 import jaxtyping  # noqa: E402
-import pytest  # noqa: E402
+import lightning  # noqa: E402, F401
+import matplotlib.backends.backend_agg  # noqa: E402, F401
 import torch  # noqa: E402
 from shared_runs import counts, server, undisturbed  # noqa: E402, F401
 
-ROOT = Path(__file__).resolve().parents[1]
-CONF = ROOT / "conf"
+from support.runs import train  # noqa: E402
+from support.stopping import whole  # noqa: E402, F401
 
-
-# Whole sweeps in child processes, and a browser: make test-slow.
-SLOW = {
-    "test_search.py",
-    "test_launchers.py",
-    "test_launcher_ray.py",
-    "test_sweeps.py",
-    "test_sweep_resume.py",
-    "test_several_processes.py",
-    "test_comparison_browser.py",
-}
+SLOW = Path(__file__).parent / "slow"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.name in SLOW:
+        if item.path.is_relative_to(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -54,65 +63,6 @@ def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the shape checks of the tests, so that the package's own ones answer."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
-def start(*arguments: str, cwd: Path, own_group: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``python train.py`` with these arguments, the way a person types it, in a folder of its own."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        # What it and all that it starts are sent does not reach the tests.
-        start_new_session=own_group,
-    )
-
-
-# For a sitecustomize.py that has defined `patch`: changes the module in which a job trains, once a process loads it.
-WHEN_IT_TRAINS = """
-import importlib.util
-import sys
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "poslab.training.module":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), patch(module))
-        return spec
-
-sys.meta_path.insert(0, Finder())
-"""
-
-
-def only_sweep(cwd: Path) -> Path:
-    """The folder of the one sweep that was started in this folder."""
-    (found,) = (cwd / "outputs/sweeps").iterdir()
-    return found
-
-
-def compose(*overrides: str):
-    """The configuration that ``train.py`` would get."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-
-    import poslab.config.schema  # noqa: F401  (registers the schema)
-
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra_compose("train", overrides=list(overrides))
-
-
-def train(folder: Path, *overrides: str) -> Path:
-    """Train in this process; returns the folder."""
-    from poslab.experiment.run import run
-
-    run(compose(*overrides), folder, overrides)
-    return folder
 
 
 @pytest.fixture(scope="session")

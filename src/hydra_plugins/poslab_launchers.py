@@ -18,7 +18,6 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from poslab.config.schema import TrainConfig
     from poslab.launchers import Pool
 
 
@@ -65,13 +64,13 @@ class ParallelLauncher(Launcher):
         """How many jobs run at once."""
         return self.pool.workers
 
-    def check_job(self, job: "TrainConfig") -> None:
-        """Refuse a job that could not run where this launcher would put it.
+    def check_devices(self, accelerator: str, devices: int) -> None:
+        """Refuse a job whose devices are missing where this launcher would run it.
 
         Raises:
-            ConfigError: what it asks for is not there.
+            ConfigError: names the device and the way out.
         """
-        self.pool.check_job(job)
+        self.pool.check_devices(accelerator, devices)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from poslab.launchers import launch

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from poslab.config.rules import did_you_mean
 from poslab.config.schema import ModelConfig, TrainConfig, check_target
 from poslab.errors import ConfigError
-from poslab.sizes import memory_bytes, needs_of_model, require
+from poslab.sizes import Sizes, model_parts, require, training_parts, validation_parts
+from poslab.system.memory import device_memory_bytes, memory_bytes
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -120,7 +121,36 @@ def check_model_fits(config: TrainConfig, task: Task) -> None:
         check_context(config.model.max_context_length or task.seq_len)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    require(needs_of_model(config, task), memory_bytes(), config, task)
+    require(model_parts(sizes_of(config, task)), memory_bytes())
+
+
+def check_memory(config: TrainConfig, task: Task) -> None:
+    """Refuse a job that cannot be trained in the memory that exists, before anything of its size is made.
+
+    Raises:
+        ConfigError: one line that names the largest part, the values and the way out.
+    """
+    sizes = sizes_of(config, task)
+    require(training_parts(sizes), device_memory_bytes(config.trainer.accelerator), config.seeds)
+    require(validation_parts(sizes), memory_bytes())
+
+
+def sizes_of(config: TrainConfig, task: Task) -> Sizes:
+    """The sizes that decide what a job needs of the memory."""
+    return Sizes(
+        vocab_size=config.model.vocab_size or task.vocab_size,
+        d_model=config.model.d_model,
+        n_layers=config.model.n_layers,
+        context=config.model.max_context_length or task.seq_len,
+        tied=config.model.tie_embeddings,
+        with_mlp=config.model.architecture == "transformer",
+        bf16=config.trainer.precision == "bf16",
+        batch_size=config.data.batch_size,
+        processes=config.trainer.devices * config.trainer.num_nodes,
+        val_batch_size=config.data.val_batch_size,
+        val_examples=config.data.n_val_examples(task.seq_len),
+        seq_len=task.seq_len,
+    )
 
 
 def build_model(config: TrainConfig, task: Task) -> "LanguageModel":

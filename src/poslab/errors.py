@@ -8,17 +8,18 @@ class ConfigError(ValueError):
     """A configuration that cannot be run; the message is one line that names the values and the way out."""
 
 
-NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGUSR1": "SIGUSR1", "SIGUSR2": "SIGUSR2"}
-# By the shells' convention for Ctrl-C; what schedulers know for the others.
+SIGNAL_NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGUSR1": "SIGUSR1", "SIGUSR2": "SIGUSR2"}
+"""The signals that ask for a stop, and how messages call them."""
+# 130 is the shells' convention for Ctrl-C; schedulers know 143 for the others.
 CTRL_C_CODE, OTHERS_CODE = 130, 143
 
 
 class StoppedError(SystemExit):
-    """Someone stopped the run; ends the process with exit code 130 (Ctrl-C) or 143.
+    """A signal stopped the run; ends the process with exit code 130 (Ctrl-C) or 143.
 
     Args:
         number: of the signal.
-        at_once: it came a second time, and nothing may be waited for.
+        at_once: the signal came a second time, so the run did not finish its step.
     """
 
     def __init__(self, number: int, at_once: bool = False) -> None:
@@ -27,7 +28,7 @@ class StoppedError(SystemExit):
         self.at_once = at_once
 
     def __str__(self) -> str:
-        name = NAMES[signal.Signals(self.number).name]
+        name = SIGNAL_NAMES[signal.Signals(self.number).name]
         return f"stopped at once by a second {name}" if self.at_once else f"stopped by {name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -35,24 +36,29 @@ class StoppedError(SystemExit):
 
 
 class DivergedError(RuntimeError):
-    """The loss is no longer a finite number."""
+    """The loss became NaN or infinite."""
 
 
 class LostFolderError(RuntimeError):
-    """Someone has removed the run's folder while the run was going."""
+    """The run's folder was removed during the run."""
 
 
 class LostRankError(RuntimeError):
-    """A process of the run ended before the others."""
+    """One rank of the run ended before the others."""
 
 
 class PrunedError(RuntimeError):
-    """The search has no further use for this job."""
+    """The search pruned this trial."""
 
 
 class LostJobError(RuntimeError):
-    """A job's process ended without a word."""
+    """The process of a job ended without a result."""
 
 
 class ComparisonError(ValueError):
-    """Nothing to compare; the message is one line that names the folders and the way out."""
+    """There is nothing to compare; the message is one line that names the folders and the way out."""
+
+
+def described(error: BaseException) -> str:
+    """One line for ``result.json``: the kind of an error, and its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -1,147 +1,97 @@
-"""Whether a job can fit the memory there is, by what it needs at the least.
+"""Estimates the memory of a job from its sizes, so that an absurd job is refused before anything of it is built.
 
-An estimate from below: what it refuses could not have run, and what it lets pass may still be too large.
+The estimate counts the parameters, the optimiser, one batch with its logits and the validation set, and leaves out the
+rest: a job that it refuses would not have fitted, and a job that it accepts may still be too large.
 """
 
-import math
-import os
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.system.files import as_text
-from poslab.tasks import Task
 
-NUMBER = 4
-"""Bytes of an fp32 number."""
-TOKEN = 8
-"""Bytes of a token id, and of a target."""
-A_PARAMETER = 4 * NUMBER
-"""Its value, its gradient and Adam's two averages."""
-MODEL = ("model.d_model", "model.n_layers", "the vocabulary")
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+TOKEN_BYTES = 8
+"""Of a token id, and of a target."""
 
 
-class Need(NamedTuple):
-    """A part of what a job needs.
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of a job; each of its ``processes`` computes a part of ``batch_size``."""
 
-    Attributes:
-        what: in words.
-        size: bytes.
-        keys: the settings that make it large.
-    """
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    context: int
+    tied: bool
+    with_mlp: bool
+    bf16: bool
+    batch_size: int
+    processes: int
+    val_batch_size: int
+    val_examples: int
+    seq_len: int
 
-    what: str
+    @property
+    def of_the_model(self) -> str:
+        return f"model.d_model={self.d_model}, model.n_layers={self.n_layers}, the vocabulary of {self.vocab_size}"
+
+
+class Part(NamedTuple):
+    """A part of what a job needs: its name, its bytes, and the settings that they follow from."""
+
+    name: str
     size: int
-    keys: tuple[str, ...]
+    settings: str
 
 
-def memory_bytes() -> float:
-    """Of this machine, or less where a container or a limit on this process says so; infinite if nothing tells."""
-    limits = [math.inf]
-    with suppress(AttributeError, OSError, ValueError):
-        limits.append(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
-    for path in CGROUP_LIMITS:
-        try:
-            limits.append(float(Path(path).read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            # None here, or "max".
-            continue
-    try:
-        import resource
-    except ImportError:
-        return min(limits)
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return min([*limits, *([float(soft)] if soft != resource.RLIM_INFINITY else [])])
-
-
-def device_bytes(job: TrainConfig) -> float:
-    """Of what the job computes on: a GPU if it takes one, else this machine."""
-    if job.trainer.accelerator == "cpu":
-        return memory_bytes()
-    import torch
-
-    if not torch.cuda.is_available():
-        return memory_bytes()
-    return float(torch.cuda.get_device_properties(0).total_memory)
-
-
-def needs_of_model(job: TrainConfig, task: Task, a_parameter: int = NUMBER) -> list[Need]:
-    """What the model itself holds: its parameters at so many bytes each, and a mask in each layer."""
-    model = job.model
-    vocab = model.vocab_size or task.vocab_size
-    context = model.max_context_length or task.seq_len
-    tables = vocab * (1 if model.tie_embeddings else 2)
-    # The MLP of a transformer's block is 8 D^2 more.
-    matrices = model.n_layers * (12 if model.architecture == "transformer" else 4) * model.d_model
+def model_parts(sizes: Sizes, parameter_bytes: int = 4) -> list[Part]:
+    """The parts of a model."""
+    in_layers = sizes.n_layers * (12 if sizes.with_mlp else 4) * sizes.d_model
+    parameters = sizes.d_model * (sizes.vocab_size * (1 if sizes.tied else 2) + in_layers)
+    masks = f"the context of {sizes.context}, model.n_layers={sizes.n_layers}"
     return [
-        Need("the model", a_parameter * model.d_model * (tables + matrices), MODEL),
-        Need("its causal masks", model.n_layers * context**2, ("the context", "model.n_layers")),
+        Part("the model", parameter_bytes * parameters, sizes.of_the_model),
+        Part("its causal masks", sizes.n_layers * sizes.context**2, masks),
     ]
 
 
-def needs_on_device(job: TrainConfig, task: Task) -> list[Need]:
-    """What training one batch holds where it is computed."""
-    model = job.model
-    rows = max(job.data.batch_size, min(job.data.val_batch_size, job.data.n_val_examples(task.seq_len)))
-    # Queries, keys, values, what is made of them, and the logits with their gradient.
-    a_token = NUMBER * (model.n_layers * 5 * model.d_model + 2 * (model.vocab_size or task.vocab_size))
+def training_parts(sizes: Sizes) -> list[Part]:
+    """The parts of a training step of one replica, on the device that computes it."""
+    # What each layer keeps for the backward pass; the logits in fp32 and their softmax.
+    layers = sizes.n_layers * (16 if sizes.with_mlp else 6) * sizes.d_model * (2 if sizes.bf16 else 4)
+    logits = 2 * 4 * sizes.vocab_size
+    training = sizes.batch_size // sizes.processes * (layers + logits)
+    a_token = max(training, min(sizes.val_batch_size, sizes.val_examples) * logits)
+    settings = f"data.batch_size={sizes.batch_size}, data.val_batch_size={sizes.val_batch_size}, {sizes.of_the_model}"
+    # A parameter has its value, its gradient and the two averages of Adam.
+    return [*model_parts(sizes, 4 * 4), Part("a batch", sizes.seq_len * a_token, settings)]
+
+
+def validation_parts(sizes: Sizes) -> list[Part]:
+    """The parts of the validation data, in the memory of the machine."""
+    row, tokens = 2 * TOKEN_BYTES * sizes.seq_len, f"{sizes.seq_len} tokens each"
     return [
-        *needs_of_model(job, task, A_PARAMETER),
-        Need("a batch", rows * task.seq_len * a_token, ("data.batch_size", "data.val_batch_size", *MODEL)),
+        Part("a validation batch", sizes.val_batch_size * row, f"data.val_batch_size={sizes.val_batch_size}, {tokens}"),
+        Part("the validation set", sizes.val_examples * row, f"data.val_examples={sizes.val_examples}, {tokens}"),
     ]
 
 
-def needs_of_data(job: TrainConfig, task: Task) -> list[Need]:
-    """What this process holds of the data: a batch, made whole, and the fixed validation set."""
-    a_row = 2 * TOKEN * task.seq_len
-    data = job.data
-    kept = min(task.seq_len_at(length) for length in (task.lengths[0], task.lengths[-1]))
-    return [
-        Need("a training batch", data.batch_size * a_row, ("data.batch_size", "the task's length")),
-        Need("a validation batch", data.val_batch_size * a_row, ("data.val_batch_size", "the task's length")),
-        Need(
-            "the validation set",
-            data.n_val_examples(task.seq_len) * 2 * TOKEN * kept,
-            ("data.val_examples", "the task's length"),
-        ),
-    ]
-
-
-def check_memory(job: TrainConfig, task: Task) -> None:
-    """Refuse a job that cannot fit, before anything of its size is made.
+def require(parts: Sequence[Part], available: float, replicas: int = 1) -> None:
+    """Refuse parts that need more bytes than are available, or replicas of them that do.
 
     Raises:
-        ConfigError: one line that names the largest part, the values and the way out.
+        ConfigError: one line that names the largest part or the number of replicas, the values and the way out.
     """
-    require(needs_on_device(job, task), device_bytes(job), job, task)
-    require(needs_of_data(job, task), memory_bytes(), job, task)
-
-
-def require(needs: list[Need], there: float, job: TrainConfig, task: Task) -> None:
-    """Refuse needs that are together more than there is.
-
-    Raises:
-        ConfigError: one line that names the largest part, the values and the way out.
-    """
-    wanted = sum(need.size for need in needs)
-    if wanted <= there:
-        return
-    largest = max(needs, key=lambda need: need.size)
-    values = {
-        "model.d_model": job.model.d_model,
-        "model.n_layers": job.model.n_layers,
-        "the vocabulary": job.model.vocab_size or task.vocab_size,
-        "the context": job.model.max_context_length or task.seq_len,
-        "data.batch_size": job.data.batch_size,
-        "data.val_batch_size": job.data.val_batch_size,
-        "data.val_examples": job.data.n_val_examples(task.seq_len),
-        "the task's length": task.lengths[-1],
-    }
-    named = ", ".join(f"{key}={values[key]}" if "." in key else f"{key} of {values[key]}" for key in largest.keys)
-    raise ConfigError(
-        f"{largest.what} would take at least {as_text(largest.size)}, and there are {as_text(there)}: "
-        f"{named}; use smaller ones"
-    )
+    size = sum(part.size for part in parts)
+    if size > available:
+        largest = max(parts, key=lambda part: part.size)
+        raise ConfigError(
+            f"{largest.name} would take at least {as_text(largest.size)}, and there are {as_text(available)}: "
+            f"{largest.settings}; use smaller ones"
+        )
+    if size * replicas > available:
+        raise ConfigError(
+            f"seeds={replicas} at about {size / 2**20:.0f} MiB a replica does not fit the {as_text(available)} of "
+            f"this machine; use at most {int(available // size)}, in several runs"
+        )

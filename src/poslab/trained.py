@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from poslab.build import build_model, build_task
-from poslab.config.identity import flat, model_settings
+from poslab.config.identity import Role, flat, model_settings, role_of, without
 from poslab.config.rules import nearest
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from poslab.model import LanguageModel
 
 RUNS = Path("outputs/runs")
-# What decides how a model begins or trains, not what it is once it is trained.
-UNUSED = ("model.token_file", "model.token_init", "model.token_init_std", "model.scale_residuals", "model.dropout")
 PREFIX = "model."
 
 
@@ -128,7 +126,8 @@ def settings_of(folder: Path) -> TrainConfig:
         ConfigError: it breaks a rule; names the file.
     """
     file = folder / CONFIG_FILE
-    settings = {key: value for key, value in stored_settings(folder).items() if key != "defaults"}
+    # The file may be anything, so a key may be a number.
+    settings = {key: value for key, value in stored_settings(folder).items() if role_of(str(key)) is not Role.HYDRA}
     # A run writes plain values. An interpolation could read this machine's environment on behalf of whoever sent it.
     references = [key for key, value in flat(settings).items() if "${" in str(value)]
     if references:
@@ -188,8 +187,8 @@ def _weights(path: Path, job: TrainConfig, folder: Path) -> dict[str, "torch.Ten
             "it is damaged, or no checkpoint of a run"
         ) from error
     # Heads, say, leave no trace in the shapes: edited settings would score another model without a word.
-    for key, value in model_settings(job).items():
-        if key in written and written[key] != value and key not in UNUSED:
+    for key, value in without(model_settings(job), Role.TRAINING).items():
+        if key in written and written[key] != value:
             raise ConfigError(
                 f"{path} does not belong to the run in {folder}: it was trained with {key}={written[key]}, "
                 f"and {CONFIG_FILE} says {value}"

@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 import yaml
-from conftest import CONF
 from hypothesis import strategies as st
+
+from support.paths import CONF
 
 SMALL = (
     "trainer.max_steps=2",

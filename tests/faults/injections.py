@@ -22,9 +22,9 @@ CALLS = {
     "claim": ("poslab.runs.folder", "RunFolder.claim"),
     "start": ("poslab.experiment.run", "build_trainer"),
     "step": ("torch.optim.adam", "Adam.step"),
-    "loss": ("poslab.training.module", "token_loss"),
-    "validation": ("poslab.training.module", "CopyModule.validation_step"),
-    "report": ("poslab.training.module", "CopyModule._report_validation"),
+    "loss": ("poslab.training.learner", "token_loss"),
+    "validation": ("poslab.training.module", "TrainingModule.validation_step"),
+    "report": ("poslab.training.module", "TrainingModule._report_validation"),
     "checkpoint": ("poslab.training.checkpoints", "Checkpoints._save"),
     "write": ("poslab.training.checkpoints", "DurableFiles.save_checkpoint"),
     "serialise": ("torch", "save"),
@@ -39,7 +39,7 @@ CALLS = {
     "session": ("poslab.runs.tensorboard", "RunTensorBoard.log_session"),
     "close": ("poslab.runs.tensorboard", "RunTensorBoard.close"),
     "result": ("poslab.runs.folder", "RunFolder.finish"),
-    "report_end": ("poslab.experiment.run", "final_report"),
+    "report_end": ("poslab.experiment.record", "final_report"),
 }
 
 
@@ -225,7 +225,7 @@ def poison(number: int) -> None:
 
         return poisoned
 
-    wrap("poslab.training.module", "token_loss", around)
+    wrap("poslab.training.learner", "token_loss", around)
 
 
 def kill_worker(point: str, number: int) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from command_lines import SMALL, train_lines, user_lines
-from conftest import ROOT, train
 from forking import CommandServer, Ended
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from judging import judge
+
+from support.paths import ROOT
+from support.runs import train
 
 MANY = 1000
 FEW = 25

@@ -12,7 +12,8 @@ import pytest
 import torch
 import yaml
 from harness import ROOT, RUN, Server
-from test_cli import typed
+
+from support.commands import typed
 
 QUIET = (*RUN, "logger=none", "diagnostics=none")
 SOURCES = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
@@ -52,7 +53,7 @@ def test_every_load_is_of_plain_values() -> None:
             pytest.fail(where)
         elif name == "import_module":
             # Of the package's own classes, or names that stand in the sources.
-            assert file.name in ("__init__.py", "assembly.py", "pool.py"), where
+            assert file.name in ("__init__.py", "build.py", "pool.py"), where
         elif name in ("pickle.load", "pickle.loads"):
             # What this very process, or its own forked child, has written where no other can.
             assert file.name in ("drawing.py", "pool.py"), where

@@ -16,8 +16,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from poslab.cli.explain import debugging, explain
-
-# Registers the schema and the folder names with Hydra.
 from poslab.config.overrides import job_overrides
 from poslab.errors import ConfigError, DivergedError
 from poslab.system.ranks import is_second_rank, rank

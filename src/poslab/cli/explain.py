@@ -5,18 +5,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from poslab.config import rules
+from poslab.config.identity import flat
 from poslab.errors import ConfigError, DivergedError, LostFolderError
-
-# Registers the schema and the folder names with Hydra.
 
 
 def debugging() -> bool:
@@ -198,11 +196,8 @@ def _known_keys(config_dir: Path) -> list[str]:
             default = OmegaConf.to_container(compose("train", overrides=chosen))
         except Exception:
             default = OmegaConf.to_container(compose("train"))
-    return [*_flat(default), *(path.name for path in config_dir.iterdir() if path.is_dir())]
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[str]:
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+    # Each setting after the parts that hold it: model, model.d_model.
+    assert isinstance(default, dict)
+    named = flat({str(key): value for key, value in default.items()})
+    keys = dict.fromkeys(part for key in named for part in accumulate(key.split("."), "{}.{}".format))
+    return [*keys, *(path.name for path in config_dir.iterdir() if path.is_dir())]

@@ -1,18 +1,18 @@
 """Settings as flat names and values, and which of them vary: the axes of a comparison."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from poslab.config.identity import PRESENTATION, choice_of
+from poslab.config.identity import NOT_IN_IDENTITY, Role, choice_of, flat, role_of, without
+from poslab.config.overrides import key_of
 
 Value = int | float | str
 
 SEED = "seed"
-# What a job shows, where it writes, how fast it goes and how many are trained beside it, not what it computes.
-_NOT_SETTINGS = (*PRESENTATION, "defaults", "hydra", "seeds")
+# Beside what has no effect on the result: a replica is compared with others as a run of its own.
+_NOT_AXES = (*NOT_IN_IDENTITY, Role.REPLICAS)
 _ORDER = ("task", "pos", "model", "optimizer", "data", "trainer")
 
 
@@ -21,18 +21,14 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
 
     A class named by ``_target_`` is shown as its module, as on the command line: ``pos`` is ``sinusoidal``.
     """
-    found = _flat({key: value for key, value in config.items() if key not in _NOT_SETTINGS}, "")
-    return {key: value for key, value in found if key not in _NOT_SETTINGS}
-
-
-def _flat(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Value]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif key == "_target_":
-            yield prefix.removesuffix("."), choice_of(value)
+    settings: dict[str, Value] = {}
+    for key, value in without(flat(config), *_NOT_AXES).items():
+        part, _, name = key.rpartition(".")
+        if name == "_target_":
+            settings[part] = choice_of(value)
         else:
-            yield f"{prefix}{key}", _plain(value)
+            settings[key] = _plain(value)
+    return settings
 
 
 def _plain(value: Any) -> Value:
@@ -59,8 +55,7 @@ def _number(text: str) -> Value:
 
 def is_setting(override: str) -> bool:
     """Whether an override says what a job computes, rather than where it writes."""
-    key = override.lstrip("+~").partition("=")[0]
-    return re.split("[./]", key, maxsplit=1)[0] not in _NOT_SETTINGS and key not in _NOT_SETTINGS
+    return role_of(key_of(override)) not in _NOT_AXES
 
 
 def varying(jobs: Sequence[Mapping[str, Value]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
 
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,61 +20,47 @@ WORKER_GRACE_SECONDS = 5
 
 
 class TensorBatch(NamedTuple):
-    """Token ids and targets, both (B, T) int64; a target of -100 counts in no loss."""
+    """Token ids and targets of one seed, both (B, T) int64; a target of -100 counts in no loss."""
 
     tokens: Int64[Tensor, "b t"]
     targets: Int64[Tensor, "b t"]
 
 
+class ReplicaBatch(NamedTuple):
+    """Token ids and targets of every replica, both (N, B, T), and the T of each replica's rows without padding."""
+
+    tokens: Int64[Tensor, "n b t"]
+    targets: Int64[Tensor, "n b t"]
+    seq_lens: tuple[int, ...]
+
+
 def on_device(ids: Tensor, device: torch.device) -> Tensor:
-    """Ids on a device; Lightning's own way looks into every part of a batch, twenty times as long."""
+    """Ids on a device; Lightning's own transfer searches every part of a batch."""
     return ids.to(device, non_blocking=device.type == "cuda")
 
 
-class BatchStream(Dataset[TensorBatch]):
-    """The batches of one split; ``stream[step]`` depends on seed, split and step alone.
+class BatchStream:
+    """The batches of one split and one seed: batch ``step`` depends on seed, split and step alone."""
 
-    Every rank makes the same whole batch and keeps its own rows, so the union over ranks is what one process sees.
-
-    Raises:
-        ValueError: on access, a batch with a token or target outside the vocabulary, or one whose ranks would count
-            unlike many targets: the mean of their losses would not be the batch's.
-    """
-
-    def __init__(
-        self, task: Task, seed: int, split: str, batch_size: int, vocab_size: int, rank: int = 0, world_size: int = 1
-    ) -> None:
+    def __init__(self, task: Task, seed: int, split: str, batch_size: int, vocab_size: int) -> None:
         self.task = task
         self.seed = seed
         self.split = split
         self.batch_size = batch_size
         self.vocab_size = vocab_size
-        self.world_size = world_size
-        self.rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
-
-    def __getitem__(self, step: int) -> TensorBatch:
-        return self.batch(step)
 
     def batch(self, step: int, length: int | None = None) -> TensorBatch:
         """Batch ``step``; of one length of the task, or of one that training sees if None.
 
         Raises:
-            ValueError: as the class says, or a length that the task does not have.
+            ValueError: a token or target outside the vocabulary, or a length that the task does not have.
         """
         tokens, targets = self.sample(step, length)
         check_ids(self.task, tokens, targets, self.vocab_size)
-        if self.world_size > 1 and self.batch_size % self.world_size == 0:
-            by_rank = (targets != IGNORED).reshape(self.world_size, -1).sum(axis=1)
-            if by_rank.min() != by_rank.max():
-                raise ValueError(
-                    f"task {type(self.task).__name__} made a batch whose rows count unlike many targets, "
-                    f"{by_rank.min()} to {by_rank.max()} a rank; train on one device, "
-                    "for the mean of the ranks' losses would not be the batch's"
-                )
-        return TensorBatch(torch.from_numpy(tokens[self.rows].copy()), torch.from_numpy(targets[self.rows].copy()))
+        return TensorBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
 
     def sample(self, step: int, length: int | None = None) -> Batch:
-        """The whole batch as the task makes it, before any check.
+        """The batch as the task makes it, before any check.
 
         Raises:
             ValueError: a length that the task does not have.
@@ -84,18 +70,79 @@ class BatchStream(Dataset[TensorBatch]):
         return self.task.sample(rng, self.batch_size, length)
 
 
+class ReplicaStream(Dataset[ReplicaBatch]):
+    """``stream[step]`` is batch ``step`` of every replica, side by side.
+
+    Every rank makes the same whole batch and keeps its own rows, so the union over ranks is what one process sees.
+
+    Args:
+        streams: of the replicas.
+        at_least: pad rows to this many tokens.
+        rank, world_size: which rows to keep.
+
+    Raises:
+        ValueError: on access, a token or target outside the vocabulary, or a batch whose ranks would count different
+            numbers of targets: the mean of their losses would not be the batch's.
+    """
+
+    def __init__(self, streams: Sequence[BatchStream], at_least: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        self.streams = streams
+        self.at_least = at_least
+        self.rank = rank
+        self.world_size = world_size
+
+    def __getitem__(self, step: int) -> ReplicaBatch:
+        first = self.streams[0]
+        whole = side_by_side([stream.sample(step) for stream in self.streams], self.at_least)
+        # Once for all replicas: a check of each takes half as long as making its batch.
+        check_ids(first.task, whole.tokens.numpy(), whole.targets.numpy(), first.vocab_size)
+        if self.world_size == 1:
+            return whole
+        check_shares(first.task, whole.targets.numpy(), self.world_size)
+        n_rows = first.batch_size
+        rows = slice(self.rank * n_rows // self.world_size, (self.rank + 1) * n_rows // self.world_size)
+        return ReplicaBatch(whole.tokens[:, rows].clone(), whole.targets[:, rows].clone(), whole.seq_lens)
+
+
+def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> ReplicaBatch:
+    """One batch of every replica; rows are padded to the longest, or to ``at_least``, with ignored tokens."""
+    seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
+    shape = len(batches), len(batches[0].tokens), max(*seq_lens, at_least)
+    tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED)
+    for replica, (batch, seq_len) in enumerate(zip(batches, seq_lens, strict=True)):
+        tokens[replica, :, :seq_len], targets[replica, :, :seq_len] = batch
+    return ReplicaBatch(torch.from_numpy(tokens), torch.from_numpy(targets), seq_lens)
+
+
 def check_ids(task: Task, tokens: np.ndarray, targets: np.ndarray, vocab_size: int) -> None:
-    """Refuse ids outside the vocabulary on the host, before a device sees them: there they would end the process.
+    """Refuse ids outside the vocabulary on the host: on a GPU they would end the process.
 
     Raises:
         ValueError: names the task and the id.
     """
-    # Of the targets, what counts in no loss is no id.
+    # Of the targets, ignored ones are no ids.
     least = min(tokens.min(), targets.min(initial=0, where=targets != IGNORED))
     most = max(tokens.max(), targets.max())
     if least < 0 or most >= vocab_size:
         worst = least if least < 0 else most
         raise ValueError(f"task {type(task).__name__} made token id {worst}, outside the vocabulary [0, {vocab_size})")
+
+
+def check_shares(task: Task, targets: np.ndarray, world_size: int) -> None:
+    """Refuse a batch (N, B, T) whose ranks would count different numbers of targets.
+
+    Raises:
+        ValueError: names the task and the numbers.
+    """
+    if targets.shape[1] % world_size:
+        return
+    by_rank = (targets != IGNORED).reshape(len(targets), world_size, -1).sum(axis=(0, 2))
+    if by_rank.min() != by_rank.max():
+        raise ValueError(
+            f"task {type(task).__name__} made a batch whose rows count unlike many targets, "
+            f"{by_rank.min()} to {by_rank.max()} a rank; train on one device, "
+            "for the mean of the ranks' losses would not be the batch's"
+        )
 
 
 class StepSampler(Sampler[int]):

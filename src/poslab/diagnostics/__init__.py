@@ -4,23 +4,23 @@ from typing import Any
 
 from poslab.build import build
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars, Text
-from poslab.diagnostics.looks import Looks, looking
+from poslab.diagnostics.callback import Diagnostics, inspecting
 from poslab.errors import ConfigError
 from poslab.pictures.gallery import Gallery
 from poslab.tasks import Task
 
 __all__ = [
     "Diagnostic",
+    "Diagnostics",
     "Finding",
     "Gallery",
-    "Looks",
     "OutOfReach",
     "Picture",
     "Scalars",
     "Text",
     "build_diagnostics",
     "check_diagnostics",
-    "looking",
+    "inspecting",
 ]
 
 

@@ -74,8 +74,8 @@ class Diagnostic(Callback):
         self.every = every
         self.out_of_reach: dict[str, str] = {}
         self.gallery: Gallery | None = Gallery(in_background=False)
-        self.copy = 0
-        """Of a bundle, the copy that is looked at."""
+        self.replica = 0
+        """The replica that is inspected."""
         self._validations = 0
         self._last_look: int | None = None
         self._failed = False
@@ -87,6 +87,13 @@ class Diagnostic(Callback):
             ValueError: names the values and the way out.
         """
         return
+
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        """The tags of the scalars that this diagnostic logs in a run of this task and model.
+
+        A search accepts these names as objectives without training a model first.
+        """
+        return []
 
     @abstractmethod
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
@@ -156,7 +163,7 @@ class Diagnostic(Callback):
         training = module.training
         module.eval()
         try:
-            seen = module.observed(self.copy)
+            seen = module.observed(self.replica)
             if seen is None:
                 return
             self._last_look = step

@@ -16,7 +16,10 @@ from poslab.diagnostics.base import Diagnostic, Finding, Picture
 from poslab.model import LanguageModel
 from poslab.pictures.figures import message_figure, to_array
 from poslab.pictures.plots import MapPlot, sparse_ticks
+from poslab.tasks import Task
 from poslab.training.module import TrainingModule, log_scalars
+
+ROWS = "embedding_gradient/rows"
 
 
 def draw_rows(norms: np.ndarray, step: int) -> Figure:
@@ -61,19 +64,20 @@ class EmbeddingGradient(Diagnostic):
         super().load_state_dict(state_dict)
         self._norms, self._step = state_dict.get("norms"), state_dict.get("step", 0)
 
-    def on_before_optimizer_step(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        return [ROWS]
+
+    def on_after_backward(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
         step = trainer.global_step
         if step % pl_module.log_every_n_steps or not trainer.is_global_zero:
             return
-        seen = pl_module.observed(self.copy)
+        seen = pl_module.observed(self.replica)
         gradient = None if seen is None else seen.model.token_embedding.embedding.weight.grad
         if seen is not None and gradient is not None:
             self._norms = torch.linalg.vector_norm(gradient, dim=-1)
             self._step = step
-            log_scalars(trainer, {"embedding_gradient/rows": float((self._norms > 0).sum())}, seen.loggers)
+            log_scalars(trainer, {ROWS: float((self._norms > 0).sum())}, seen.loggers)
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if self._norms is None:

@@ -8,6 +8,11 @@ from poslab.data.module import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Scalars
 from poslab.evaluation.heads import head_ablation
 from poslab.model import LanguageModel
+from poslab.tasks import Task
+
+
+def tag(layer: int, head: int) -> str:
+    return f"head_ablation/layer_{layer}/head_{head}"
 
 
 class HeadAblation(Diagnostic):
@@ -34,6 +39,10 @@ class HeadAblation(Diagnostic):
         """The newest finding by its step, by layer and head."""
         self._batches: list[tuple[Tensor, Tensor]] = []
 
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        layers = enumerate(model.attention_layers())
+        return [tag(layer, head) for layer, attention in layers for head in range(attention.n_heads)]
+
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if not self._batches:
             data = probe.data
@@ -49,9 +58,5 @@ class HeadAblation(Diagnostic):
         if self._last_look is not None:
             self.costs[self._last_look] = costs
         yield Scalars(
-            {
-                f"head_ablation/layer_{layer}/head_{head}": cost
-                for layer, of_layer in enumerate(costs)
-                for head, cost in enumerate(of_layer)
-            }
+            {tag(layer, head): cost for layer, of_layer in enumerate(costs) for head, cost in enumerate(of_layer)}
         )

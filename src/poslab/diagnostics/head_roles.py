@@ -12,11 +12,12 @@ from torch import Tensor
 
 from poslab.data.module import Probe
 from poslab.diagnostics.base import TOKENS, Diagnostic, Finding, Picture, Scalars
+from poslab.diagnostics.callback import inspecting
 from poslab.diagnostics.head_ablation import HeadAblation
-from poslab.diagnostics.looks import looking
 from poslab.evaluation.heads import ROLES, RoleSums, mean_roles, role_sums
 from poslab.model import LanguageModel
 from poslab.pictures.plots import MapPlot
+from poslab.tasks import Task
 
 WEAK = 0.5
 """A head whose strongest role is below this has none."""
@@ -26,6 +27,10 @@ MIXED = "mixed"
 COLOURS = dict(zip(ROLES, ("#4e79a7", "#f28e2b", "#b07aa1", "#9c755f", "#59a14f"), strict=True)) | {MIXED: "#bab0ac"}
 CELLS_AT_ONCE = 2**20
 """Weights of one head that are looked at together: many short sequences, or one long one."""
+
+
+def tag(layer: int, head: int, role: str) -> str:
+    return f"head_roles/layer_{layer}/head_{head}/{role}"
 
 
 def strongest_role(roles: Mapping[str, float]) -> tuple[str, float]:
@@ -98,10 +103,16 @@ class HeadRoles(Diagnostic):
         self._batches: list[Tensor] = []
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        for diagnostic in looking(trainer, self.copy):
+        for diagnostic in inspecting(trainer, self.replica):
             if isinstance(diagnostic, HeadAblation):
                 # Its own mapping and not a copy: whichever of the two looks first, the picture is drawn after both.
                 self._costs = diagnostic.costs
+
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        layers = enumerate(model.attention_layers())
+        return [
+            tag(layer, head, role) for layer, attention in layers for head in range(attention.n_heads) for role in ROLES
+        ]
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         batches = self._batches or self._choose(probe)
@@ -123,7 +134,7 @@ class HeadRoles(Diagnostic):
         ]
         yield Scalars(
             {
-                f"head_roles/layer_{layer}/head_{head}/{role}": value
+                tag(layer, head, role): value
                 for layer, of_layer in enumerate(roles)
                 for head, values in enumerate(of_layer)
                 for role, value in values.items()

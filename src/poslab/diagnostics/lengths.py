@@ -3,22 +3,29 @@
 import math
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from matplotlib.figure import Figure
 
 from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
-from poslab.evaluation.lengths import AtLength, at_lengths
+from poslab.evaluation.lengths import AtLength, at_lengths, model_for_length
 from poslab.model import LanguageModel
 from poslab.model.attention import MOST_CONTEXT
 from poslab.pictures.figures import TICK_SIZE
 from poslab.pictures.plots import Plot
-from poslab.sizes import TOKEN, memory_bytes
+from poslab.sizes import TOKEN_BYTES
 from poslab.system.files import as_text
+from poslab.system.memory import memory_bytes
 from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
+SCORES = ("accuracy", "exact_match")
+
+
+def tag(length: int, score: str) -> str:
+    return f"length/{length}/{score}"
 
 
 def default_lengths(trained: range) -> list[int]:
@@ -82,9 +89,9 @@ class Lengths(Diagnostic):
         self.n_examples = n_examples
 
     def check(self, task: Task, max_context_length: int) -> None:
-        for length in default_lengths(task.lengths) if self.lengths is None else self.lengths:
+        for length in self._lengths(task):
             n_tokens = task.seq_len_at(length)
-            size = 2 * TOKEN * self.n_examples * n_tokens
+            size = 2 * TOKEN_BYTES * self.n_examples * n_tokens
             # A longer one is out of reach, and never made.
             if n_tokens <= MOST_CONTEXT and size > memory_bytes():
                 raise ValueError(
@@ -92,15 +99,23 @@ class Lengths(Diagnostic):
                     f"are {as_text(memory_bytes())}; use fewer"
                 )
 
+    def _lengths(self, task: Task) -> Sequence[int]:
+        return default_lengths(task.lengths) if self.lengths is None else self.lengths
+
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        names = []
+        for length in self._lengths(task):
+            # A length out of reach has no scalars.
+            with suppress(ValueError):
+                model_for_length(model, task, length)
+                names += [tag(length, score) for score in SCORES]
+        return names
+
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         trained = probe.data.task.lengths
-        lengths = default_lengths(trained) if self.lengths is None else self.lengths
-        found = at_lengths(model, probe.data, lengths, self.n_examples)
+        found = at_lengths(model, probe.data, self._lengths(probe.data.task), self.n_examples)
         values = {
-            f"length/{at.length}/{name}": value
-            for at in found
-            for name, value in (("accuracy", at.accuracy), ("exact_match", at.exact_match))
-            if value is not None
+            tag(at.length, score): getattr(at, score) for at in found if at.out_of_reach is None for score in SCORES
         }
         reasons = {f"length/{at.length}": at.out_of_reach for at in found if at.out_of_reach is not None}
         if values:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Picture, Scalars
@@ -13,6 +14,11 @@ from poslab.evaluation.metrics import neighbour_cosine_curve, neighbour_cosine_m
 from poslab.model import LanguageModel
 from poslab.pictures.figures import message_figure, to_array
 from poslab.pictures.plots import Plot, matrix_figure, sparse_ticks
+from poslab.tasks import Task
+
+
+def tag(offset: int) -> str:
+    return f"neighbour_similarity/offset_{offset}"
 
 
 def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
@@ -70,6 +76,12 @@ class NeighbourSimilarity(Diagnostic):
         super().load_state_dict(state_dict)
         self._start = state_dict["start"]
 
+    def _n_offsets(self, table: Tensor | None) -> int:
+        return 0 if table is None else min(self.max_offset, table.shape[0] - 1)
+
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        return [tag(k) for k in range(1, self._n_offsets(model.positions.table()) + 1)]
+
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         table = model.positions.table()
         if table is None or table.shape[0] < 2:
@@ -77,8 +89,8 @@ class NeighbourSimilarity(Diagnostic):
             yield Picture("neighbour_similarity/curve", partial(message_figure, f"No neighbour similarity:\n{reason}"))
             yield Picture("neighbour_similarity/matrix", partial(message_figure, f"No similarity matrix:\n{reason}"))
             return
-        curve = neighbour_cosine_curve(table, min(self.max_offset, table.shape[0] - 1))
-        yield Scalars({f"neighbour_similarity/offset_{k}": value for k, value in enumerate(curve, start=1)})
+        curve = neighbour_cosine_curve(table, self._n_offsets(table))
+        yield Scalars({tag(k): value for k, value in enumerate(curve, start=1)})
         yield Picture("neighbour_similarity/curve", partial(draw_curve, curve, self._start))
         yield Picture("neighbour_similarity/matrix", partial(draw_matrix, to_array(neighbour_cosine_matrix(table))))
         self._start = self._start or curve

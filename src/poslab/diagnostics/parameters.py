@@ -6,6 +6,8 @@ from typing import Any
 from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, Scalars, Text
 from poslab.model import LanguageModel, parameters_by_part
+from poslab.runs.metrics import parameter_metrics
+from poslab.tasks import Task
 
 
 def parameter_table(counts: Mapping[str, int]) -> str:
@@ -26,10 +28,13 @@ class Parameters(Diagnostic):
         super().load_state_dict(state_dict)
         self._said = True
 
+    def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
+        return list(parameter_metrics(parameters_by_part(model.parts())))
+
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if self._said:
             return
         self._said = True
         counts = parameters_by_part(model.parts())
-        yield Scalars({f"parameters/{part}": float(count) for part, count in counts.items()})
+        yield Scalars(parameter_metrics(counts))
         yield Text("parameters", parameter_table(counts))

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 
-from poslab.data.module import TaskData
+from poslab.data.module import SeedData
 from poslab.evaluation.metrics import score_all
 from poslab.model import LanguageModel
+from poslab.tasks import Task
 
 
 class AtLength(NamedTuple):
@@ -26,7 +27,7 @@ class AtLength(NamedTuple):
     out_of_reach: str | None
 
 
-def at_lengths(model: LanguageModel, data: TaskData, lengths: Collection[int], n_examples: int) -> list[AtLength]:
+def at_lengths(model: LanguageModel, data: SeedData, lengths: Collection[int], n_examples: int) -> list[AtLength]:
     """Score a model at each length, on a set of examples that depends only on seed, length and ``n_examples``.
 
     A length is out of reach if the task or the position scheme does not support it. The model is scored in evaluation
@@ -52,10 +53,19 @@ def at_lengths(model: LanguageModel, data: TaskData, lengths: Collection[int], n
         model.train(training)
 
 
-def _at_length(model: LanguageModel, data: TaskData, length: int, n_examples: int) -> AtLength:
+def model_for_length(model: LanguageModel, task: Task, length: int) -> LanguageModel:
+    """The model that scores this length: itself where it reaches far enough, else a longer copy.
+
+    Raises:
+        ValueError: the task cannot make this length, or the position scheme cannot place it.
+    """
+    task.check_length(length)
+    return model.extended(task.seq_len_at(length))
+
+
+def _at_length(model: LanguageModel, data: SeedData, length: int, n_examples: int) -> AtLength:
     try:
-        data.task.check_length(length)
-        longer = model.extended(data.task.seq_len_at(length))
+        longer = model_for_length(model, data.task, length)
     except ValueError as reason:
         return AtLength(length, None, None, " ".join(str(reason).split()))
     means = score_all(longer, data.examples(n_examples, [length]).batches).means()

@@ -8,12 +8,12 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 
-from poslab.config.overrides import pasted
+from poslab.config.overrides import override
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, by_length
 from poslab.runs.table import MetricsTable
-from poslab.system.shell import commands_for, shown_path, tensorboard_command
+from poslab.system.shell import commands_for, shell_quoted, shown_path, tensorboard_command
 
 log = logging.getLogger(__name__)
 
@@ -92,5 +92,5 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     if dashboard:
         lines.append(f"see it: {tensorboard_command(path)}")
     if result.status == "interrupted" or (result.status == "failed" and usable.exists()):
-        lines.append(f"go on:  the same command with resume=auto {pasted('hydra.run.dir', path)}")
+        lines.append(f"go on:  the same command with resume=auto {shell_quoted(override('hydra.run.dir', str(path)))}")
     return "\n".join(lines)

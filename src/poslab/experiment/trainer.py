@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -16,62 +16,48 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 from poslab.config.identity import identity, job_key
 from poslab.config.schema import TrainConfig
-from poslab.diagnostics import Gallery, Looks, build_diagnostics
+from poslab.diagnostics import Diagnostics, build_diagnostics
+from poslab.experiment.record import RunRecord
 from poslab.experiment.report import EpochLines
-from poslab.runs.folder import RunFolder
-from poslab.runs.resume import Start
-from poslab.runs.table import MetricsTable
-from poslab.runs.tensorboard import RunTensorBoard
-from poslab.system.signals import Hold
+from poslab.pictures.gallery import Gallery, close_gallery
 from poslab.training.checkpoints import Checkpoints, DurableFiles
-from poslab.training.exports import CopyExports
-from poslab.training.replicas import Copies
-from poslab.training.strategies import Agreement, SharedLook, build_strategy
+from poslab.training.strategies import GatherModel, SameRunCheck, build_strategy
+
+__all__ = ["build_trainer", "close_gallery", "quieten"]
 
 log = logging.getLogger(__name__)
 
-FROM_THE_BEGINNING = Start(None)
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
-def build_trainer(
-    job: TrainConfig,
-    folder: RunFolder,
-    table: MetricsTable,
-    board: RunTensorBoard | None,
-    brief: bool = False,
-    copies: Copies | None = None,
-    hold: Hold | None = None,
-    start: Start = FROM_THE_BEGINNING,
-    on_lost: Callable[[str], None] = log.error,
-    more_callbacks: Sequence[Callback] = (),
-) -> lightning.Trainer:
+def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[Callback] = ()) -> lightning.Trainer:
     """A Trainer that validates each epoch, keeps the best and the last checkpoint and runs the diagnostics."""
-    agreed = {"the job": job_key(job), "its folder": str(folder.path.absolute()), "the step to go on from": start.step}
-    callbacks: list[Callback] = [EpochLines(table)]
+    folder, replicas, first = record.folder, record.replicas, record.replicas[0]
+    callbacks: list[Callback] = [EpochLines(replicas.means.table)]
     if job.trainer.strategy != "auto":
-        callbacks = [Agreement(agreed), SharedLook(only_end=not job.diagnostics), *callbacks]
+        agreed = {
+            "the job": job_key(job),
+            "its folder": str(folder.path.absolute()),
+            "the step to go on from": record.start.step,
+        }
+        callbacks = [SameRunCheck(agreed), GatherModel(only_end=not job.diagnostics), *callbacks]
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
-    only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and brief)
-    gallery = Gallery(only_ends=only_ends, beyond_fit=True)
-    if copies is not None:
-        gallery.folder, gallery.loggers = copies[0].folder, copies[0].loggers
-    # The gallery after them: when it runs, all of them have ordered their pictures.
-    callbacks += [Looks([build_diagnostics(job.diagnostics, gallery) for _ in copies or (None,)]), gallery]
-    if copies is not None:
-        callbacks.append(CopyExports())
-    # After them: a trial that is ended here has been looked at.
+    only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and record.brief)
+    gallery = Gallery(only_ends=only_ends, folder=first.folder, loggers=first.loggers, beyond_fit=True)
+    # The gallery after the diagnostics: when it runs, all of them have ordered their pictures.
+    callbacks += [Diagnostics([build_diagnostics(job.diagnostics, gallery) for _ in replicas]), gallery]
+    # After them: a trial that is ended here has been inspected.
     callbacks += more_callbacks
     callbacks.append(
         Checkpoints(
             folder,
+            replicas,
             identity(asdict(job)),
             gallery.finish_earlier,
-            hold or Hold(),
+            record.signals,
             every_n_steps=job.trainer.checkpoint_every_n_steps,
             every_minutes=job.trainer.checkpoint_every_minutes,
-            loggers=[logger for copy in copies or () for logger in copy.loggers],
         )
     )
     return lightning.Trainer(
@@ -79,12 +65,12 @@ def build_trainer(
         accelerator=job.trainer.accelerator,
         devices=job.trainer.devices,
         num_nodes=job.trainer.num_nodes,
-        strategy=build_strategy(job, folder.path, on_lost),
+        strategy=build_strategy(job),
         precision=PRECISIONS[job.trainer.precision],  # type: ignore[arg-type]
-        # Whole epochs; `CopyModule` ends the last one where `total_steps` says.
+        # Whole epochs; the module ends the last one where `total_steps` says.
         max_epochs=math.ceil(job.total_steps / job.data.steps_per_epoch),
-        gradient_clip_val=job.trainer.gradient_clip_norm,
-        logger=[table] if board is None else [board, table],
+        # Each replica has loggers of its own.
+        logger=False,
         callbacks=callbacks,
         plugins=[DurableFiles()],
         log_every_n_steps=job.trainer.log_every_n_steps,
@@ -122,7 +108,7 @@ def quieten() -> None:
     threading.excepthook = _quiet_writers
     # Batches are made whole in the main process on purpose.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # The training loss is logged by `CopyModule`, at steps of its own.
+    # The training loss is logged by `TrainingModule`, at steps of its own.
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # Other diagnostics may be asked for when a run goes on.
     warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided.*")

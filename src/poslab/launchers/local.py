@@ -20,10 +20,10 @@ from poslab.system.devices import VISIBLE, visible_devices
 
 
 def n_workers(n_jobs: int, cores: int) -> int:
-    """``n_jobs``, or one for each core.
+    """The number of workers: ``n_jobs``, or one for each core.
 
     Raises:
-        ConfigError: neither -1 nor above 0.
+        ConfigError: ``n_jobs`` is neither -1 nor above 0.
     """
     if n_jobs == -1:
         return cores
@@ -33,11 +33,11 @@ def n_workers(n_jobs: int, cores: int) -> int:
 
 
 def become_worker(sweep: int, device: str | None) -> None:
-    """Make this process one that works for a sweep and ends with it.
+    """Make this process a worker of a sweep: it answers the sweep's signals, uses one core and ends with the sweep.
 
     Args:
-        sweep: the sweep's process.
-        device: the GPU that this worker's jobs see, as ``CUDA_VISIBLE_DEVICES`` names it; None for whatever is there.
+        sweep: id of the sweep's process.
+        device: the GPU that the jobs of this worker see, as ``CUDA_VISIBLE_DEVICES`` names it; None for all.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -45,14 +45,14 @@ def become_worker(sweep: int, device: str | None) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, interrupt)
-    # The workers share the cores; a number in trainer.threads has the last word.
+    # The workers share the cores; trainer.threads as a number overrides this.
     os.environ["OMP_NUM_THREADS"] = "1"
     if device is not None:
         os.environ[VISIBLE] = device
     parent = os.getppid()
 
     def end_with_the_sweep() -> None:
-        # A job that nobody waits for must not write beside the one that takes its place.
+        # A job without its sweep must not write into the folder of the job that replaces it.
         while os.getppid() == parent and is_alive(sweep):
             time.sleep(1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -63,27 +63,28 @@ def become_worker(sweep: int, device: str | None) -> None:
 
 
 def is_alive(process: int) -> bool:
+    """Whether a process is running; one that has ended and waits for its parent is not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    # One that has ended is still there until its parent has asked how.
     state = Path(f"/proc/{process}/stat")
     return not (state.exists() and b") Z " in state.read_bytes())
 
 
 def become_joblib_worker(sweep: int, devices: Sequence[str]) -> None:
-    # Named by number: LokyProcess-3.
+    """Make this process a worker, with the GPU that belongs to its number."""
+    # Its name ends in its number: LokyProcess-3.
     index = int(current_process().name.rpartition("-")[2] or 1) - 1
     become_worker(sweep, devices[index % len(devices)] if devices else None)
-    # Joblib's own way of starting processes, which it leaves set, cannot start the data workers of a job.
+    # Joblib leaves its own start method set, which cannot start the data workers of a job.
     set_start_method(None, force=True)
 
 
 class JoblibPool(Pool["Future[JobReturn]"]):
-    """Processes that stay for the next job, by joblib's own executor: it starts them clean, where a fork would not."""
+    """Processes that run one job after the other, by joblib's executor, which does not fork this process."""
 
     tries_again = True
 
@@ -111,14 +112,14 @@ class JoblibPool(Pool["Future[JobReturn]"]):
                     initargs=(os.getpid(), visible_devices()),
                     env={"OMP_NUM_THREADS": "1"},
                 )
-                # Of Python itself; when it starts, it lets a Ctrl-C through again.
+                # Started here, because its start unblocks Ctrl-C again.
                 resource_tracker.ensure_running()
             try:
                 with ctrl_c_afterwards():
                     submitted: Future[JobReturn] = self.executor.submit(call)
                 return submitted
             except BrokenProcessPool:
-                # One worker died, and the executor ended the others.
+                # One worker died, so the executor has ended the others.
                 self.executor = None
         raise LostJobError("the worker processes died at once")
 

@@ -1,7 +1,7 @@
 """Runs the jobs of a sweep side by side: in processes of this machine, on a Ray cluster, under SLURM.
 
-`run` reads top to bottom and is the same for all; a `Pool` knows how one kind of worker is started, awaited and
-stopped. What a job found is in its folder, whoever ran it; what comes back here only says that it has ended.
+`run` is the same for all of them; a `Pool` starts, awaits and stops one kind of worker. A job leaves its results in its
+folder, whichever worker ran it; what it returns here only says that it has ended.
 """
 
 import logging
@@ -23,7 +23,6 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.runs.result import stored_result
 from poslab.system.devices import check_device
@@ -31,14 +30,14 @@ from poslab.system.devices import check_device
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""How long jobs that are told to stop may take to leave their folder in order; then they are killed."""
+"""How long a job may take to write its status after a signal to stop; then it is killed."""
 
 Handle = TypeVar("Handle")
 
 
 @dataclass
 class Call:
-    """One job, as it travels to the process that runs it."""
+    """One job, pickled and sent to the process that runs it."""
 
     hydra_context: HydraContext
     config: DictConfig
@@ -48,7 +47,7 @@ class Call:
     number: int
 
     def __call__(self) -> JobReturn:
-        """Run the job here; an error, or an order to stop, is part of what is returned."""
+        """Run the job in this process; returns an error, or a signal to stop, instead of raising it."""
         setup_globals()
         Singleton.set_state(self.singletons)
         try:
@@ -58,7 +57,7 @@ class Call:
                 config.hydra.job.num = self.number
                 handlers = OmegaConf.select(config, "hydra.job_logging.root.handlers")
                 if handlers:
-                    # Lines of several jobs in one console are no use to anyone; each has them in its own file.
+                    # The lines of several jobs would mix in one console; each job has a log file.
                     config.hydra.job_logging.root.handlers = [
                         name for name in handlers if name not in ("console", "terminal")
                     ]
@@ -80,63 +79,72 @@ class Call:
         return JobReturn(overrides=self.overrides, status=ended.status, _return_value=ended.return_value)
 
     def on_stop(self, stopped: BaseException) -> None:
-        """The job was told to stop, and has."""
+        """Called when the job was stopped by a signal."""
 
 
 def failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
-    """What is returned for a job that failed, in a form that survives the way back."""
+    """The return of a job that failed, with an error that can be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        # Many an exception cannot be made from its message again, and would take the whole pool with it.
+        # An exception whose constructor takes more than a message cannot be unpickled, and would end the whole pool.
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return JobReturn(overrides=overrides, status=JobStatus.FAILED, _return_value=error)
 
 
 class Pool(ABC, Generic[Handle]):
-    """One kind of worker."""
+    """One kind of worker.
+
+    Attributes:
+        capacity: how many jobs may be submitted at once.
+        call_type: the class of its calls.
+        tries_again: whether a lost job is started once more. Not if the pool itself has tried, or if a person may have
+            cancelled the job.
+    """
 
     capacity: float
-    """How many jobs may be handed over at once."""
     call_type: ClassVar[type[Call]] = Call
     tries_again = False
-    """Whether a lost job deserves a second try: not where the pool itself has tried, or someone may have cancelled."""
 
     @property
     def workers(self) -> int | str:
-        """How many jobs run at once, for people."""
+        """How many jobs run at once, as text or number for the console."""
         return int(self.capacity)
 
-    def check_job(self, job: TrainConfig) -> None:
-        """Refuse a job that could not run on these workers.
+    def check_devices(self, accelerator: str, devices: int) -> None:
+        """Refuse a job whose devices these workers do not have.
+
+        Args:
+            accelerator: ``trainer.accelerator`` of the job.
+            devices: ``trainer.devices`` of the job.
 
         Raises:
-            ConfigError: what it asks for is not there.
+            ConfigError: names the device and the way out.
         """
-        check_device(job.trainer.accelerator, job.trainer.devices)
+        check_device(accelerator, devices)
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
-        """Called before jobs are handed over, while none is running."""
+        """Called before jobs are submitted, while no job is running."""
 
     @abstractmethod
     def start(self, calls: Sequence[Call]) -> list[Handle]:
-        """Hand jobs over."""
+        """Submit jobs."""
 
     @abstractmethod
     def ended(self, handles: Sequence[Handle]) -> list[Handle]:
-        """Those that have ended; waits a moment for one."""
+        """The jobs that have ended; waits a moment for one."""
 
     @abstractmethod
     def result(self, handle: Handle) -> JobReturn:
         """What an ended job returned.
 
         Raises:
-            Exception: nothing; its process is gone, or could not even begin.
+            Exception: the job returned nothing, because its process ended or did not start.
         """
 
     @abstractmethod
     def stop(self, handles: Sequence[Handle]) -> None:
-        """Tell these jobs to stop, give them `GRACE_SECONDS`, leave none behind."""
+        """Ask these jobs to stop, and kill those that are still running after `GRACE_SECONDS`."""
 
 
 def launch(
@@ -147,7 +155,7 @@ def launch(
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> list[JobReturn]:
-    """Run jobs on a pool; one return for each, in their order.
+    """Run jobs on a pool; returns what each job returned, in the order of the jobs.
 
     Args:
         pool: the workers.
@@ -158,7 +166,7 @@ def launch(
         first: number of the first job.
 
     Raises:
-        SystemExit: told to stop, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
+        SystemExit: a signal stopped the sweep, with exit code 130 (Ctrl-C) or 143 (SIGTERM).
     """
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir).absolute()
@@ -174,7 +182,7 @@ def launch(
             if lost and pool.tries_again:
                 report.say_lost(lost.values())
                 for call in list(lost):
-                    # Alone, so that a job that always takes its neighbours with it takes none.
+                    # One at a time: a job that kills its workers again loses no other job.
                     again, still_lost = run(pool, [calls[call]], folder, report)
                     if again:
                         returned[call] = again[0]
@@ -192,10 +200,10 @@ def launch(
 def run(
     pool: Pool[Any], calls: Sequence[Call], folder: Path, report: "Report"
 ) -> tuple[dict[int, JobReturn], dict[int, Exception]]:
-    """Run jobs, never more at once than the pool takes.
+    """Run jobs, at most as many at once as the pool takes.
 
     Returns:
-        by index into ``calls``, what each returned; and why nothing came back from the others.
+        by index into ``calls``, what each job returned, and for each lost job the reason.
     """
     pool.prepare(len(calls), folder)
     waiting = list(range(len(calls)))
@@ -222,7 +230,7 @@ def run(
 
 
 class Report:
-    """Says in a line how each job ended."""
+    """Logs one line for each job that has ended."""
 
     def __init__(self, folder: Path, n_jobs: int) -> None:
         self.folder = folder
@@ -240,7 +248,7 @@ class Report:
         facts += [f"{result['wall_seconds']:.1f} s"] if result.get("wall_seconds") else []
         error = vars(ended)["_return_value"] if ended.status == JobStatus.FAILED else None
         if error is not None:
-            facts.append(str(result.get("error") or one_line(error)))
+            facts.append(str(result.get("error") or first_sentence(error)))
         elif not result:
             facts.append("it ended, but its folder cannot be seen from here")
         status = result.get("status", "not started")
@@ -248,18 +256,20 @@ class Report:
 
     def say_lost(self, reasons: Iterable[Exception]) -> None:
         lost = list(reasons)
-        log.warning("%d jobs lost their process (%s); each is tried once more, alone", len(lost), one_line(lost[0]))
+        log.warning(
+            "%d jobs lost their process (%s); each is tried once more, alone", len(lost), first_sentence(lost[0])
+        )
 
 
-def one_line(error: object) -> str:
-    """The first sentence of a message: what a library adds is for its developers."""
+def first_sentence(error: object) -> str:
+    """The first sentence of an error: what a library adds is for its developers."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return line.partition(". ")[0]
 
 
 @contextmanager
 def sigterm_exits() -> Iterator[None]:
-    """Leave in order on a SIGTERM, which would end this process at once and its jobs not at all."""
+    """Raise a SystemExit on a SIGTERM, which would otherwise end this process and leave its jobs running."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(143)
@@ -276,9 +286,9 @@ def sigterm_exits() -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_afterwards() -> Iterator[None]:
-    """Processes that are started in here never see a Ctrl-C, which reaches all of a terminal's; this one does, later.
+    """Block Ctrl-C in here: processes that are started in here never receive it, this process receives it afterwards.
 
-    The sweep's own process answers it and tells each worker, once.
+    A terminal sends a Ctrl-C to all its processes, but only the sweep's process answers it and stops the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -291,10 +301,10 @@ def ctrl_c_afterwards() -> Iterator[None]:
 
 
 def load(name: str, launcher: str, extra: str) -> Any:
-    """A module of an extra.
+    """Import a module of an extra.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the extra is not installed.
     """
     try:
         return import_module(name)

@@ -10,19 +10,25 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, load, one_line
+from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, first_sentence, load
+from poslab.system.devices import VISIBLE
 from poslab.system.threads import available_cores
 
 
 @dataclass
 class RayCall(Call):
+    """A job on a Ray cluster.
+
+    Attributes:
+        hide_devices: hide all GPUs from the job, because it asked for none.
+    """
+
     hide_devices: bool = False
 
     def __call__(self) -> JobReturn:
         if self.hide_devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            os.environ[VISIBLE] = ""
         return super().__call__()
 
 
@@ -31,7 +37,7 @@ def call_on_ray(call: Call) -> JobReturn:
 
 
 class RayPool(Pool[Any]):
-    """A Ray cluster, which queues the jobs itself and starts those of a dead node again on another."""
+    """A Ray cluster, which queues the jobs itself and restarts those of a dead node on another."""
 
     capacity = math.inf
     call_type = RayCall
@@ -39,33 +45,33 @@ class RayPool(Pool[Any]):
     def __init__(self, init: dict[str, Any], remote: dict[str, Any]) -> None:
         self.init = {name: value for name, value in init.items() if value is not None}
         if "address" in self.init and "RAY_AUTH_MODE" not in os.environ and (Path.home() / ".ray/auth_token").exists():
-            # A cluster on this machine asks for this token; one that asks for none does not mind. Read at the import.
+            # A cluster on this machine asks for this token, any other ignores it. Ray reads the mode when imported.
             os.environ["RAY_AUTH_MODE"] = "token"
         self.ray = load("ray", "ray", "ray")
         self.remote = {name: value for name, value in remote.items() if value is not None}
         if "address" in self.init:
-            # Before a folder is made for a sweep that has nowhere to run.
+            # Now, so that a missing cluster is found before the sweep makes a folder.
             self.connect()
 
     def connect(self) -> None:
-        """Start a cluster here, or join the one named.
+        """Start a cluster on this machine, or join the one of ``ray.init.address``.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no cluster at that address.
         """
         if self.ray.is_initialized():
             return
-        # Ray repeats what it logs about its own processes; jobs have files of their own.
+        # Ray would repeat on the console what its processes log; jobs have log files.
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if "address" not in self.init:
-            # Results travel through files: the smallest store will do.
+            # The smallest store is enough, because results are in files.
             options |= {"address": "local", "num_cpus": available_cores(), "include_dashboard": False}
             options |= {"object_store_memory": 80 * 2**20}
         try:
             self.ray.init(**options | self.init)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
-                f"hydra.launcher.ray.init.address={self.init.get('address')}: {one_line(error)}"
+                f"hydra.launcher.ray.init.address={self.init.get('address')}: {first_sentence(error)}"
             ) from error
 
     @property
@@ -74,10 +80,10 @@ class RayPool(Pool[Any]):
         return f"{n_jobs} on {n_nodes} node{'s' if n_nodes > 1 else ''}"
 
     def places(self) -> tuple[int, int]:
-        """How many jobs fit on the cluster at once, and its nodes.
+        """How many jobs fit on the cluster at once, and the number of its nodes.
 
         Raises:
-            ConfigError: none does, and Ray would wait for ever.
+            ConfigError: no job fits, so Ray would wait forever.
         """
         self.connect()
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
@@ -93,8 +99,8 @@ class RayPool(Pool[Any]):
             )
         return n_jobs, len(nodes)
 
-    def check_job(self, job: TrainConfig) -> None:
-        if job.trainer.accelerator == "gpu" and not self.remote.get("num_gpus"):
+    def check_devices(self, accelerator: str, devices: int) -> None:
+        if accelerator == "gpu" and not self.remote.get("num_gpus"):
             raise ConfigError(
                 "trainer.accelerator=gpu, but hydra.launcher.ray.remote.num_gpus=0 gives the job none; set it to 1, or "
                 "to a part of one for jobs that share"

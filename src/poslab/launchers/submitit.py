@@ -13,19 +13,25 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError, LostJobError
 from poslab.launchers.local import become_worker, n_workers, send
 from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, load
 from poslab.system.devices import check_device, visible_devices
 from poslab.system.threads import available_cores
 
-# What submitit ends a process with after it has put its job back in the queue: under SLURM, and on this machine.
-PUT_BACK = (-1, 144)
+REQUEUED = (-1, 144)
+"""Exit codes of a process whose job submitit has requeued: under SLURM, and on this machine."""
 
 
 @dataclass
 class SubmititCall(Call):
+    """A job in a queue.
+
+    Attributes:
+        sweep: id of the sweep's process, if the job runs on the same machine.
+        device: the GPU that the job sees; None for all.
+    """
+
     sweep: int | None = None
     device: str | None = None
 
@@ -36,20 +42,20 @@ class SubmititCall(Call):
 
     def on_stop(self, stopped: BaseException) -> None:
         code = getattr(stopped.__cause__, "code", None)
-        if code in PUT_BACK:
-            # It is in the queue again and goes on then: no result must say that it has ended.
+        if code in REQUEUED:
+            # The job resumes when the queue starts it again, so no result may say that it has ended.
             raise SystemExit(code)
 
     def checkpoint(self) -> Any:
-        """What submitit puts back in the queue: the same again, which goes on in the same folder."""
+        """What submitit requeues: the same call, which resumes in the same folder."""
         return load("submitit", "submitit", "slurm").helpers.DelayedSubmission(self)
 
 
 class SubmititPool(Pool[Any]):
-    """Processes here, or a job array under SLURM."""
+    """Processes of this machine, or a job array under SLURM."""
 
     call_type = SubmititCall
-    # Of AutoExecutor, for every kind of cluster; the others carry the cluster's name.
+    # Parameters of AutoExecutor for every cluster; the names of others begin with the cluster's name.
     COMMON = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb", "name")
 
     def __init__(self, cluster: str, n_jobs: int = -1, max_num_timeout: int = 0, **parameters: Any) -> None:
@@ -75,10 +81,10 @@ class SubmititPool(Pool[Any]):
             return int(self.capacity)
         return f"up to {self.parameters.get('array_parallelism', 256)}" if self.cluster == "slurm" else 1
 
-    def check_job(self, job: TrainConfig) -> None:
+    def check_devices(self, accelerator: str, devices: int) -> None:
         if self.cluster != "slurm":
-            check_device(job.trainer.accelerator, job.trainer.devices)
-        elif job.trainer.accelerator == "gpu" and not any(
+            check_device(accelerator, devices)
+        elif accelerator == "gpu" and not any(
             option.startswith(("gpu", "gres")) for option in [*self.parameters, *self.additional_parameters()]
         ):
             raise ConfigError(
@@ -110,7 +116,7 @@ class SubmititPool(Pool[Any]):
             for call in calls:
                 assert isinstance(call, SubmititCall)
                 call.sweep = os.getpid()
-                # submitit hides every GPU from a job that did not ask for one by number.
+                # submitit hides all GPUs from a job that did not ask for one by number.
                 call.device = self.freest_device()
                 jobs.append(self.executor.submit(call))
                 if call.device is not None:
@@ -118,8 +124,8 @@ class SubmititPool(Pool[Any]):
         return jobs
 
     def freest_device(self) -> str | None:
-        """The GPU that the fewest running jobs were given; None where there is none to give."""
-        # Not in turn: of jobs that take unlike long, two would meet on one GPU while another is idle.
+        """The GPU with the fewest running jobs; None without GPUs."""
+        # Not in turn: as jobs differ in length, two could share one GPU while another is idle.
         return min(self.devices, key=[*self.device_of.values()].count, default=None)
 
     def ended(self, handles: Sequence[Any]) -> list[Any]:
@@ -132,7 +138,7 @@ class SubmititPool(Pool[Any]):
 
     def result(self, handle: Any) -> JobReturn:
         if self.here and not handle.paths.result_pickle.exists():
-            # submitit would wait for a slow file system.
+            # submitit would wait for the file, in case the file system is slow.
             raise LostJobError(f"its process ended without a result, see {handle.paths.stderr}")
         returned: JobReturn = handle.result()
         return returned
@@ -145,7 +151,7 @@ class SubmititPool(Pool[Any]):
             return
         if not self.here:
             return
-        # A job's identity here is the process that watches over it and passes the signal on.
+        # On this machine the id of a job is that of a process that watches it and passes signals on.
         watchers = {int(handle.job_id): handle for handle in handles}
         deadline = time.monotonic() + GRACE_SECONDS
         try:
@@ -156,5 +162,5 @@ class SubmititPool(Pool[Any]):
         finally:
             for watcher, handle in watchers.items():
                 if not handle.done():
-                    # The job sees that its parent is gone and ends itself.
+                    # The job ends itself when its parent is gone.
                     send(watcher, signal.SIGKILL)

@@ -1,55 +1,65 @@
 """Everything that can be refused before a folder is made or a step is taken."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from poslab.build import build_model, build_task, check_model_fits
+from poslab.build import build_task, check_memory, check_model_fits
 from poslab.config.schema import TrainConfig, checked
 from poslab.preflight.compiler import check_compiler
 from poslab.runs.folder import RunFolder
 from poslab.runs.resume import named_checkpoint
-from poslab.sizes import check_memory
 from poslab.system.devices import check_device
 from poslab.system.startup import quick_imports
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
-    from poslab.model import LanguageModel
+    from poslab.training.learner import Learner
+    from poslab.training.learners import Prepared
 
 
-def preflight(config: DictConfig, folder: Path | None) -> TrainConfig:
-    """The configuration, checked against itself, the task, the scheme and the disk; cheapest first.
+def preflight(config: DictConfig | TrainConfig, folder: Path | None) -> "Prepared":
+    """Check a configuration against itself, the task, the scheme and the disk, cheapest first; returns what it built.
 
     Args:
-        config: as composed.
-        folder: where the run will write; None where that is another process's to check.
+        config: as composed, or checked against itself already.
+        folder: where the run will write; None where another process checks it.
 
     Raises:
         ConfigError: one line that names the values and the way out.
         omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
     """
-    job = checked(config)
+    job = config if isinstance(config, TrainConfig) else checked(config)
     task = build_task(job)
     place = None if folder is None else RunFolder(folder)
-    going_on = place is not None and job.resume is not None and place.taken()
-    if place is not None and not going_on:
+    resumes = place is not None and job.resume is not None and place.taken()
+    if place is not None and not resumes:
         place.check_usable()
-    model = check_buildable(job, task)
+    learner = check_buildable(job, task, most_replicas=job.seeds)
     check_device(job.trainer.accelerator, job.trainer.devices)
     # Not at the top: torch and Lightning take seconds, and a typing error is answered at once.
     from poslab.training.checkpoints import room_for
+    from poslab.training.learners import Prepared
 
     if place is not None:
-        place.check_writable(room_for(job, model))
-    if job.ckpt_path is not None and not going_on:
+        place.check_writable(room_for(learner.model_of(0), job.seeds))
+    if job.ckpt_path is not None and not resumes:
         named_checkpoint(job)
-    return job
+    return Prepared(job, task, learner)
 
 
-def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
-    """The model of a job; refuses one that does not fit, or cannot be built or compiled in all its parts. Needs torch.
+def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Learner":
+    """Refuse a job that does not fit the memory, or cannot be built or compiled in all its parts. Needs torch.
+
+    Args:
+        job: checked.
+        task: of the job.
+        most_replicas: build no more than these; two show whether any number can be trained together.
+
+    Returns:
+        the models, as the job's seeds start them.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -61,8 +71,8 @@ def check_buildable(job: TrainConfig, task: Task) -> "LanguageModel":
         check_model_fits(job, task)
         check_memory(job, task)
         from poslab.diagnostics import check_diagnostics
-        from poslab.preflight.replicas import check_copies
-    model = build_model(job, task)
-    check_diagnostics(job.diagnostics, task, model.max_context_length)
-    check_copies(job, task, model)
-    return model
+        from poslab.preflight.replicas import try_together
+        from poslab.training.learners import build_learner
+    check_diagnostics(job.diagnostics, task, job.model.max_context_length or task.seq_len)
+    small = replace(job, seeds=min(job.seeds, most_replicas))
+    return build_learner(job, task) if job.seeds == 1 else try_together(small, task)

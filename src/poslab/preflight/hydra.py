@@ -3,7 +3,7 @@
 import os
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
@@ -16,6 +16,9 @@ from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
 from poslab.system.ranks import is_second_rank, started_by_first_rank
 
+if TYPE_CHECKING:
+    from poslab.training.learners import Prepared
+
 
 def require_preflight() -> None:
     """Have every job checked before Hydra makes a folder, also one whose configuration says nothing of Hydra itself."""
@@ -24,7 +27,14 @@ def require_preflight() -> None:
 
 
 class Preflight(Callback):
-    """Refuses a bad configuration before Hydra makes a folder for it."""
+    """Refuses a bad configuration before Hydra makes a folder for it.
+
+    Attributes:
+        prepared: what was checked and built for the run of this process; None in a sweep, and on a rank that rank 0
+            started.
+    """
+
+    prepared: ClassVar["Prepared | None"] = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
@@ -44,8 +54,8 @@ class Preflight(Callback):
             job = schema.checked(config)
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
-            # The folder is the first rank's to claim.
-            preflight(config, None if is_second_rank() else Path(config.hydra.run.dir))
+            # The folder is claimed by rank 0.
+            Preflight.prepared = preflight(job, None if is_second_rank() else Path(config.hydra.run.dir))
         except Exception as error:
             # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
             if debugging():

@@ -1,4 +1,4 @@
-"""Refuses processes that do not fit the job or would not share a folder."""
+"""Refuses a number of processes that does not fit the job, and processes that would not share a folder."""
 
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
@@ -8,14 +8,14 @@ NAMED_BY_TIME = "${run_name:"
 
 
 def check_ranks(job: TrainConfig, run_dir: str) -> None:
-    """Refuse a number of processes that is not what the job trains on, and processes that would not share a folder.
+    """Refuse a job whose number of ranks differs from the processes that run, or whose ranks would not share a folder.
 
     Args:
-        job: its configuration.
+        job: the configuration.
         run_dir: ``hydra.run.dir`` as it is written, not resolved.
 
     Raises:
-        ConfigError: names the numbers and the way out.
+        ConfigError: names the numbers and what to do.
     """
     devices, nodes = job.trainer.devices, job.trainer.num_nodes
     outside = started_outside()
@@ -42,10 +42,10 @@ def check_ranks(job: TrainConfig, run_dir: str) -> None:
 
 
 def check_alone() -> None:
-    """Refuse a sweep that several processes would each begin.
+    """Refuse a sweep that several processes would each run.
 
     Raises:
-        ConfigError: names how many they are.
+        ConfigError: names how many processes were started.
     """
     outside = started_outside()
     if outside is not None and outside[1] > 1:

@@ -15,6 +15,7 @@ from poslab.errors import ConfigError, LostFolderError
 from poslab.runs.names import CONFIG_FILE, RESULT_FILE
 from poslab.runs.result import KEPT_BYTES, Result, _encoded
 from poslab.system.files import PART, check_writable, write_atomically, write_first
+from poslab.system.ranks import is_second_rank
 
 
 class RunFolder:
@@ -22,6 +23,11 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the folder: of several ranks only rank 0 does."""
+        return not is_second_rank()
 
     @property
     def checkpoints(self) -> Path:

@@ -5,13 +5,13 @@ from dataclasses import asdict
 
 import yaml
 
-from poslab.config.identity import NO_HPARAMS, choice_of, flat
+from poslab.config.identity import Role, choice_of, flat, without
 from poslab.config.schema import TrainConfig
 
 
 def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
     """The settings that decide the result, flat and of the types that the HParams tab knows."""
-    settings = flat({key: value for key, value in asdict(job).items() if key not in NO_HPARAMS})
+    settings = without(flat(asdict(job)), Role.OUTPUT, Role.ORIGIN, Role.RESTART, Role.REPLICAS)
     named = {key: value for key, value in settings.items() if not key.startswith(("pos.", "task."))}
     for group, options in (("pos", job.pos), ("task", job.task)):
         # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns

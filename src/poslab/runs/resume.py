@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped: what may differ, and from which checkpoint."""
+"""Where a run begins: in a new folder, or after a checkpoint of a run that was stopped."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from poslab.runs.names import CONFIG_FILE, COPIES
 from poslab.runs.result import stored_result, stored_status
 from poslab.runs.settings import stored_settings
 from poslab.system.files import write_atomically
-from poslab.system.ranks import is_second_rank
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +24,15 @@ class Start(NamedTuple):
     """Where a run begins: at step 0, or after the updates that a checkpoint holds.
 
     Attributes:
-        saved: the checkpoint to go on from.
-        elsewhere: it is another folder's.
+        saved: the checkpoint to resume from.
+        elsewhere: the checkpoint is in another run's folder.
+        claimed: the folder belongs to this run already.
         seconds: what the run's earlier parts took.
     """
 
     saved: Saved | None = None
     elsewhere: bool = False
+    claimed: bool = False
     seconds: float = 0.0
 
     @property
@@ -44,29 +45,26 @@ class Start(NamedTuple):
 
     @property
     def step_here(self) -> int | None:
-        """The step up to which this folder has shown the run; None where it has nothing of it."""
+        """The step up to which this folder has shown the run; None where it has shown nothing."""
         return None if self.saved is None or self.elsewhere else self.saved.step
 
 
-def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -> Start | None:
-    """Claim a new folder, or with ``resume=auto`` go on in one; None when its run is complete.
+def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
+    """Where the run begins, with ``resume=auto`` after its newest checkpoint; None when it is complete. Writes nothing.
 
     Raises:
-        ConfigError: the folder is another run's, or this run's with other settings; so is the checkpoint to go on from.
+        ConfigError: the folder is another run's, or this run's with other settings; or the checkpoint is.
     """
     if not (job.resume and folder.taken()):
         saved = None if job.ckpt_path is None else named_checkpoint(job)
-        if not is_second_rank():
-            folder.check_usable()
-            folder.claim(job, overrides)
         return Start(saved, elsewhere=saved is not None)
-    if not is_second_rank():
-        # The first rank may be writing the file only now; that all ranks agree is checked when they meet.
+    if folder.writes:
+        # Rank 0 may be writing the file only now; that all ranks agree is checked when they meet.
         refuse_changes(folder, job)
     if stored_status(folder.path) == "completed":
         return None
-    if (bundle := bundle_of(folder.path)) is not None:
-        raise ConfigError(f"{folder.path} is one copy of the run in {bundle}; go on with that one, it holds them all")
+    if (run := run_of_replica(folder.path)) is not None:
+        raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that one, it holds them all")
     saved = newest_checkpoint(folder)
     elsewhere = saved is None and job.ckpt_path is not None
     if elsewhere:
@@ -74,25 +72,44 @@ def open_folder(job: TrainConfig, folder: RunFolder, overrides: Sequence[str]) -
     elif saved is not None:
         refuse_foreign(saved, job)
     seconds = float(stored_result(folder.path).get("wall_seconds") or 0.0)
-    if not is_second_rank():
-        folder.clear_parts()
-        keep_events(folder.path, None if elsewhere else saved)
-        last = folder.checkpoints / "last.ckpt"
-        if saved is not None and not elsewhere and saved.path != last:
-            # Killed between the two files of one save. If it was the final one, no later save would make them equal.
-            write_atomically(last, saved.path.read_bytes(), durable=True)
-        folder.mark_unfinished(job, overrides, seconds)
-    return Start(saved, elsewhere, seconds)
+    return Start(saved, elsewhere, claimed=True, seconds=seconds)
 
 
-def bundle_of(folder: Path) -> Path | None:
-    """The folder of the bundle that a folder is a copy of; None for any other."""
+def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence[str]) -> None:
+    """Make the folder this run's own; from here on its ``result.json`` says that the run has not ended.
+
+    Raises:
+        ConfigError: the folder cannot be written, or another run was first.
+    """
+    if not folder.writes:
+        return
+    if start.claimed:
+        folder.mark_unfinished(job, overrides, start.seconds)
+    else:
+        folder.check_usable()
+        folder.claim(job, overrides)
+
+
+def restore_files(folder: RunFolder, start: Start) -> None:
+    """Bring the files of a claimed folder back to what they were when its checkpoint was saved."""
+    if not folder.writes or not start.claimed:
+        return
+    folder.clear_parts()
+    keep_events(folder.path, None if start.elsewhere else start.saved)
+    last = folder.checkpoints / "last.ckpt"
+    if start.saved is not None and not start.elsewhere and start.saved.path != last:
+        # Killed between the two files of one save. If it was the final one, no later save would make them equal.
+        write_atomically(last, start.saved.path.read_bytes(), durable=True)
+
+
+def run_of_replica(folder: Path) -> Path | None:
+    """The folder of the run that a folder is a replica of; None for any other."""
     parent = folder.absolute().parent
     return parent.parent if parent.name == COPIES and (parent.parent / CONFIG_FILE).exists() else None
 
 
 def refuse_changes(folder: RunFolder, job: TrainConfig) -> None:
-    """Refuse to go on with other settings than the run was started with.
+    """Refuse to resume with other settings than the run was started with.
 
     Raises:
         ConfigError: names each setting that differs, before and now.
@@ -131,7 +148,7 @@ def named_checkpoint(job: TrainConfig) -> Saved:
 
 
 def refuse_foreign(saved: Saved, job: TrainConfig) -> None:
-    """Refuse to go on from the checkpoint of a run with other settings.
+    """Refuse to resume from the checkpoint of a run with other settings.
 
     Raises:
         ConfigError: names each setting that differs, there and here.

@@ -4,44 +4,29 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from lightning.pytorch.loggers import Logger
 
 from poslab.runs.names import METRICS_FILE
 from poslab.system.files import write_atomically
-from poslab.system.ranks import is_second_rank
 
 
-class MetricsTable(Logger):
-    """Every logged scalar, one row a step, in ``metrics.csv``; also remembered, for ``result.json``.
+class MetricsTable:
+    """Every logged number, one row a step: remembered for ``result.json``, written to ``metrics.csv`` by `save`.
 
-    Lightning's own CSVLogger is no help here: it writes a line per call and one folder per version.
+    Args:
+        folder: of the run.
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
         self.path = folder / METRICS_FILE
         self.rows: dict[int, dict[str, float]] = {}
 
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the configuration is a file of its own."""
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self.rows.setdefault(int(step or 0), {}).update(metrics)
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Remember numbers of one step."""
+        self.rows.setdefault(step, {}).update(metrics)
 
     def save(self) -> None:
-        """Write the table; columns in order of their name. Only the first rank does: the others have seen no number."""
-        # A folder that has been removed is not made again.
-        if is_second_rank() or not self.path.parent.is_dir():
+        """Write the table; columns in order of their name. A folder that has been removed is not made again."""
+        if not self.path.parent.is_dir():
             return
         names = sorted({name for row in self.rows.values() for name in row})
         text = io.StringIO(newline="")
@@ -50,11 +35,8 @@ class MetricsTable(Logger):
         table.writerows({"step": step, **self.rows[step]} for step in sorted(self.rows))
         write_atomically(self.path, text.getvalue().encode())
 
-    def finalize(self, status: str) -> None:
-        self.save()
-
-    def go_on(self, step: int, folder: Path | None = None) -> None:
-        """Take over the rows that an earlier start of this run wrote, up to ``step``; here, or in another folder."""
+    def restore(self, step: int, folder: Path | None = None) -> None:
+        """Read the rows up to ``step`` that an earlier start of this run wrote, here or in another run's folder."""
         path = self.path if folder is None else folder / METRICS_FILE
         if not path.exists():
             return

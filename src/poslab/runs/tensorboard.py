@@ -1,50 +1,62 @@
-"""Where numbers and pictures go: ``metrics.csv`` in every run, and TensorBoard."""
+"""TensorBoard's events of one run."""
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
-from lightning.pytorch.loggers import TensorBoardLogger
+from typing import TYPE_CHECKING, Any
 
 from poslab.runs.events import forget_session
 from poslab.runs.names import EVENTS
 from poslab.runs.result import Status
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
-class RunTensorBoard(TensorBoardLogger):
+
+class RunTensorBoard:
     """One event stream in the run's own folder, open until the run itself closes it.
 
-    Lightning closes the writer when ``fit`` ends, and anything written after that would open a second file.
+    Lightning's logger closes its writer when ``fit`` ends, and anything written later would open a second file.
+
+    Args:
+        folder: of the run.
+        resume_step: step of the checkpoint that the run resumes from in this folder; None for a new stream.
     """
 
-    def __init__(self, folder: Path, go_on_after: int | None = None) -> None:
+    def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         _use_quick_checksums()
-        # Whatever an earlier start wrote beyond its checkpoint is hidden: it is about to happen again.
-        purge: dict[str, Any] = {} if go_on_after is None else {"purge_step": go_on_after + 1}
-        if go_on_after is not None:
+        self.folder = folder
+        self.resume_step = resume_step
+        if resume_step is not None:
             forget_session(folder)
-        super().__init__(folder, name="", version="", default_hp_metric=False, flush_secs=10, **purge)
-        # It is made at once where the clock has been set back: TensorBoard reads a run's files in order of their names.
+        # TensorBoard reads a run's files in the order of their names, which hold the time. If the clock has been set
+        # back, the next file is made now, with a later time in its name.
         if (newest := max(map(_begun, folder.glob(EVENTS)), default=0)) >= int(time.time()):
             with _clock_at(newest + 1):
                 _ = self.experiment
 
+    @cached_property
+    def experiment(self) -> "SummaryWriter":
+        """Torch's writer; its file is made on first use."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What an earlier start wrote after its checkpoint is hidden: those steps come again.
+        purge_step = None if self.resume_step is None else self.resume_step + 1
+        return SummaryWriter(log_dir=str(self.folder), purge_step=purge_step, flush_secs=10)
+
     def save(self) -> None:
-        """Only flush: the configuration is in ``config.yaml``, not in a second ``hparams.yaml``."""
+        """Flush the events to the file."""
         self.experiment.flush()
 
-    def finalize(self, status: str) -> None:
-        self.save()
-
     def replay(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Show what another run, which this one goes on from, had logged by step."""
+        """Show what the run that this one resumes from had logged by step."""
         for step in sorted(rows):
             self.log_metrics(rows[step], step)
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Show numbers of one step, in one event: torch's writer makes one for each and looks at every name again."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -92,7 +92,5 @@ def check_place(launcher: Launcher, job: TrainConfig) -> None:
     Raises:
         ConfigError: names the device and the way out.
     """
-    if hasattr(launcher, "check_job"):
-        launcher.check_job(job)
-    else:
-        check_device(job.trainer.accelerator, job.trainer.devices)
+    check = getattr(launcher, "check_devices", check_device)
+    check(job.trainer.accelerator, job.trainer.devices)

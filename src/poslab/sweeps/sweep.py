@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from poslab.build import build_task
 from poslab.cli.explain import explain, main_config_dir
 from poslab.config.identity import job_key
-from poslab.config.overrides import job_overrides, pasted, quoted
+from poslab.config.overrides import job_overrides, override
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.preflight.checks import check_buildable
@@ -26,7 +26,7 @@ from poslab.runs.result import stored_status
 from poslab.sweeps.grid import job_label, varying_keys
 from poslab.sweeps.plan import PLAN_FILE, Job, as_json, check_place, invalid_entry, lost_copies, supersede, sweep_folder
 from poslab.system.files import write_atomically
-from poslab.system.shell import tensorboard_command
+from poslab.system.shell import shell_quoted, tensorboard_command
 
 log = logging.getLogger(__name__)
 # Sentences of the comparison on the console; the rest is in its files.
@@ -120,8 +120,7 @@ class Sweep:
         if not due:
             return []
         # Absolute: a worker of a cluster may stand elsewhere.
-        place = quoted(str(self.folder.absolute()))
-        own = [f"hydra.sweep.dir={place}", "resume=auto"]
+        own = [override("hydra.sweep.dir", str(self.folder.absolute())), "resume=auto"]
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
         return list(self.launcher.launch(launched, initial_job_idx=0))
 
@@ -220,7 +219,7 @@ class Sweep:
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
-            log.info("go on:  the same command with %s", pasted("sweep.resume", self.folder))
+            log.info("go on:  the same command with %s", shell_quoted(override("sweep.resume", str(self.folder))))
         return all(status == "completed" and not lost_copies(self.folder / name) for name, status in statuses.items())
 
 

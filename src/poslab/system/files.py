@@ -51,7 +51,7 @@ def as_text(size: float) -> str:
     return f"{size:.1e} PiB" if size >= 1e4 else f"{size:.1f} PiB"
 
 
-def write_atomically(path: Path, content: bytes | memoryview, durable: bool = False) -> None:
+def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the new one, never half of one.
 
     Args:

@@ -1,6 +1,6 @@
-"""Which of a run's processes this is, and who started them; read from the environment, so that it costs nothing.
+"""Which rank of its run this process is, and who started the ranks; read from the environment alone.
 
-A run on several devices is several processes, its ranks. Either the first one starts the others (one machine), or all
+A run on several devices is several processes, its ranks. Either rank 0 starts the others (one machine), or all of them
 are started from outside, by ``torchrun`` or by SLURM's ``srun`` (any number of machines).
 """
 
@@ -8,30 +8,40 @@ import os
 from collections.abc import Mapping
 
 PARENT = "POSLAB_FIRST_RANK"
-"""Set for a rank that another one started: the process of that one."""
+"""The variable that rank 0 sets for the ranks that it starts: the number of its own process."""
 INTERACTIVE = ("bash", "interactive")
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of this process among those of its run; 0 for the first or only one."""
+    """The number of this process among those of its run; 0 where it is the only one."""
     if _under_srun(environment) and "TORCHELASTIC_RUN_ID" not in environment:
         return int(environment.get("SLURM_PROCID", "0"))
-    # On a second machine LOCAL_RANK begins at 0 again.
+    # RANK first: LOCAL_RANK begins at 0 again on every machine.
     return int(environment.get("RANK") or environment.get("LOCAL_RANK") or "0")
 
 
+def is_rank_zero() -> bool:
+    """Whether this process checks, writes and prints for its run; the only process of a run does."""
+    return rank() == 0
+
+
 def is_second_rank() -> bool:
-    """Whether another process of the same run checks, writes and speaks for this one."""
-    return rank() > 0
+    """Whether another process of the same run does: not `is_rank_zero`."""
+    return not is_rank_zero()
 
 
 def started_by_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the first rank, which has checked everything, started this process."""
+    """Whether rank 0, which has checked everything, started this process."""
     return PARENT in environment
 
 
+def starts_other_ranks(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process has to start the other ranks of its run, if there are any: it was started alone."""
+    return started_outside(environment) is None and "LOCAL_RANK" not in environment
+
+
 def started_outside(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """The program that started the ranks and how many they are; None where the first one starts the others."""
+    """The program that started the ranks and how many they are; None where rank 0 starts the others."""
     if started_by_first_rank(environment):
         return None
     if "TORCHELASTIC_RUN_ID" in environment:
@@ -42,5 +52,5 @@ def started_outside(environment: Mapping[str, str] = os.environ) -> tuple[str, i
 
 
 def _under_srun(environment: Mapping[str, str]) -> bool:
-    # As Lightning decides it: a shell inside an allocation is no task of it.
+    # As Lightning decides it: a shell that was opened inside an allocation is not one of its tasks.
     return "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in INTERACTIVE

@@ -1,6 +1,7 @@
 """Commands that a person can paste."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,8 +15,12 @@ def shown_path(path: Path) -> Path:
 
 
 def shell_quoted(word: str) -> str:
-    """A word as this system's shell takes it: single quotes are none in Windows' cmd."""
-    return subprocess.list2cmdline([word]) if os.name == "nt" else shlex.quote(word)
+    """A word, quoted for the shell of this system if it needs that."""
+    if os.name == "nt":
+        # Its shell takes no single quotes.
+        return subprocess.list2cmdline([word])
+    # A word with single quotes is easiest to read in double ones, if nothing in it has a meaning there.
+    return f'"{word}"' if "'" in word and not re.search(r'["$`!\\]', word) else shlex.quote(word)
 
 
 def program(name: str) -> str:

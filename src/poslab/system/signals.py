@@ -1,39 +1,39 @@
-"""Being told to stop: by Ctrl-C, by SIGTERM, by SIGUSR1 or SIGUSR2 as SLURM sends them before a job's time is over.
+"""Signals that ask a process to stop: Ctrl-C, SIGTERM, and SIGUSR1 or SIGUSR2, which SLURM sends before a time limit.
 
 Outside a run such a signal ends the process at once, with the exit code that a shell and a scheduler expect. While a
-run trains or writes its results the signal waits until the run is ready for it; the same signal a second time does not.
+run trains or writes its results, the signal is deferred until the run is ready for it; the same signal a second time
+ends the run at once.
 """
 
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
-from poslab.errors import NAMES, StoppedError
+from poslab.errors import SIGNAL_NAMES, StoppedError
 
 
 def as_stopped(stop: BaseException) -> StoppedError:
-    """What ended a run, as a `StoppedError`: whatever else raises a KeyboardInterrupt or exits is a Ctrl-C."""
+    """The exception that ended a run, as a `StoppedError`; any other KeyboardInterrupt or exit counts as a Ctrl-C."""
     return stop if isinstance(stop, StoppedError) else StoppedError(signal.SIGINT)
 
 
 def stopping_signals() -> list[signal.Signals]:
     """The signals that ask for a stop and that this system has."""
-    return [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+    return [getattr(signal, name) for name in SIGNAL_NAMES if hasattr(signal, name)]
 
 
 def answer_signals() -> None:
-    """From now on a SIGTERM, SIGUSR1 or SIGUSR2 ends this process by a `StoppedError`, as Ctrl-C does on its own.
+    """Have a SIGTERM, SIGUSR1 or SIGUSR2 end this process by a `StoppedError`, as Ctrl-C does by a KeyboardInterrupt.
 
-    One that is ignored (``nohup``, say) stays so. Only the main thread may be asked.
+    An ignored signal (``nohup``, for example) stays ignored. Call it in the main thread only.
     """
     for number in stopping_signals():
         if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _stop_now)
 
 
-# Signals whose exception a library has swallowed, an import in a try block, say: the next run ends by them.
+# Signals whose exception a library has swallowed (an import in a try block, for example): the next run ends by them.
 _unanswered: list[int] = []
 
 
@@ -42,53 +42,57 @@ def _stop_now(number: int, frame: FrameType | None) -> None:
     raise StoppedError(number)
 
 
-class Hold:
-    """From `begin` to `end`, a signal to stop waits until `deliver` is called; the same one again stops at once.
+class DeferredSignals:
+    """Context manager that defers signals to stop until `deliver` is called; the same signal again stops at once.
 
-    Delivering does what the signal would have done without: an outer handler (of submitit, which puts its job back in
-    the queue; of a sweep's worker) is called, or the process is stopped. In any but the main thread nothing is held.
+    `deliver` does what the signal would have done without this: it calls the handler that was installed before (that of
+    submitit, which requeues its job, or that of a sweep's worker), or raises. Outside the main thread, Python delivers
+    no signals and nothing is deferred.
+
+    Attributes:
+        pending: the signal that waits for `deliver`; None without one.
     """
 
     def __init__(self) -> None:
-        self.told: int | None = None
-        """The signal that waits, if any."""
+        self.pending: int | None = None
         self._before: dict[int, Any] = {}
         self._seen: set[int] = set()
 
-    def begin(self) -> None:
-        """Keep signals from here on."""
+    def __enter__(self) -> "DeferredSignals":
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in stopping_signals()}
-            # None: not set by Python, so nothing that could be set again.
+            # None: the handler was not installed by Python, so Python cannot install it again.
             self._before = {number: handler for number, handler in handlers.items() if handler is not None}
-            self.listen()
+            self.install()
             if _unanswered:
-                self._note(_unanswered.pop(), None)
+                self._defer(_unanswered.pop(), None)
+        return self
 
-    def end(self) -> None:
-        """Let them do again what they did before."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def listen(self) -> None:
-        """Be the one who is told; again after a library has put itself there. Whatever is ignored stays so."""
+    def install(self) -> None:
+        """Install the handlers, again where a library has replaced them; an ignored signal stays ignored."""
         for number, handler in self._before.items():
-            signal.signal(number, handler if handler == signal.SIG_IGN else self._note)
+            signal.signal(number, handler if handler == signal.SIG_IGN else self._defer)
 
-    def tell(self) -> None:
-        """Tell this process to stop, as another one of the same run has been told."""
-        self._note(signal.SIGTERM, None)
+    def request_stop(self) -> None:
+        """Defer a SIGTERM, as if it had been received: another process of the same run has received a signal."""
+        self._defer(signal.SIGTERM, None)
 
     def deliver(self) -> None:
-        """Let the signal that waits, if any, do what it does; returns where its handler does no more than that.
+        """Deliver the pending signal, if any; returns if the handler that was installed before returns.
 
         Raises:
-            StoppedError: it stops the run.
+            StoppedError: the signal stops the run.
         """
-        if self.told is None:
+        if self.pending is None:
             return
-        number, self.told = self.told, None
-        handler: Callable[[int, FrameType | None], Any] | signal.Handlers = self._before.get(number, signal.SIG_DFL)
+        number, self.pending = self.pending, None
+        handler = self._before.get(number, signal.SIG_DFL)
         if not callable(handler) or handler is _stop_now:
             raise StoppedError(number)
         try:
@@ -97,8 +101,8 @@ class Hold:
             raise StoppedError(number) from stop
         self._seen.discard(number)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _defer(self, number: int, frame: FrameType | None) -> None:
         if number in self._seen:
             raise StoppedError(number, at_once=True)
         self._seen.add(number)
-        self.told = self.told or number
+        self.pending = self.pending or number

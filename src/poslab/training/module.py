@@ -1,59 +1,83 @@
-"""The LightningModule: what one step does and which numbers it reports."""
+"""The LightningModule: what one step does and which numbers it logs."""
 
 import math
-from abc import abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from poslab.config.schema import OptimizerConfig
-from poslab.data.module import TaskData
-from poslab.data.stream import TensorBatch
-from poslab.errors import ConfigError, DivergedError
-from poslab.evaluation.metrics import Score, score, token_loss
+from poslab.data.module import SeedData, TaskData
+from poslab.data.stream import ReplicaBatch
+from poslab.errors import DivergedError
+from poslab.evaluation.metrics import Score
 from poslab.model import LanguageModel
-from poslab.training.compiling import compiled
-from poslab.training.sharding import Whole, total_norm
+from poslab.training import payload
+from poslab.training.learner import Learner
+from poslab.training.replicas import Replicas
+from poslab.training.schedule import LearningRateFactor
+from poslab.training.sharding import full
 
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 class Observed(NamedTuple):
-    """What a diagnostic looks at, and where the numbers that it finds go."""
+    """What a diagnostic inspects, and where it logs."""
 
     model: LanguageModel
-    data: TaskData
-    loggers: Sequence[Logger]
+    data: SeedData
+    loggers: Sequence[Any]
 
 
 class TrainingModule(lightning.LightningModule):
-    """What training one model and training several copies of it at once have in common: optimiser, schedule, end.
+    """Trains N >= 1 replicas, each as if it were alone, and logs the numbers of each and their means.
 
-    Every number is logged at the step ``s`` = optimiser updates so far, and describes the model after ``s`` updates.
+    Every number is logged at the step ``s`` = optimiser updates so far, and describes the models after ``s`` updates.
+    A replica whose loss becomes NaN or infinite is frozen at that step; the others go on.
 
     Args:
+        learner: the models.
+        replicas: their folders and loggers, in the same order.
         optimizer: algorithm, rate and schedule.
         log_every_n_steps: steps from one logged training loss to the next.
         total_steps: updates after which the training ends, also within an epoch; all that the Trainer plans if None.
+        gradient_clip_norm: the largest norm of a replica's gradient; None does not clip.
+        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
     """
 
-    def __init__(self, optimizer: OptimizerConfig, log_every_n_steps: int, total_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        replicas: Replicas,
+        optimizer: OptimizerConfig,
+        log_every_n_steps: int,
+        total_steps: int | None = None,
+        gradient_clip_norm: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        # The whole step is `training_step`; Lightning's own refuses to clip with a fused optimiser under bf16.
+        self.automatic_optimization = False
+        self.learner = learner
+        self.model = learner.module
+        self.replicas = replicas
         self.optimizer_config = optimizer
         self.log_every_n_steps = log_every_n_steps
-        self._total_steps = total_steps
+        self.gradient_clip_norm = gradient_clip_norm
+        self.settings = dict(settings or {})
+        self.epoch_losses: list[Tensor] = []
+        """Of each step of this epoch so far: (N,)."""
         self.validation: dict[str, float] = {}
-        """What the last validation found, by tag."""
+        """What the last validation found: the mean over the active replicas, by tag."""
+        self._total_steps = total_steps
+        self._scores: list[Score] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":
-            # Set by Lightning thirty times a step; a module's own way first looks for parameters in it.
+            # Lightning sets it thirty times a step; torch's own `__setattr__` first searches it for parameters.
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
@@ -63,13 +87,19 @@ class TrainingModule(lightning.LightningModule):
         """Updates after which the training ends."""
         return int(self.trainer.estimated_stepping_batches) if self._total_steps is None else self._total_steps
 
-    @abstractmethod
-    def observed(self, copy: int = 0) -> Observed | None:
-        """What the diagnostics of one copy look at; None for a copy that has diverged."""
+    def observed(self, replica: int = 0) -> Observed | None:
+        """What the diagnostics of one replica inspect; None for one that has diverged."""
+        one = self.replicas[replica]
+        if one.diverged is not None:
+            return None
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, TaskData)
+        return Observed(self.learner.model_of(replica), data.replicas[replica], one.loggers)
 
-    @abstractmethod
-    def _report_validation(self) -> dict[str, float]:
-        """Log what the validation steps have found, and forget it."""
+    def configure_model(self) -> None:
+        # Only `trainer=fsdp` has a mesh.
+        if self.device_mesh is not None:
+            self.learner.share(self.device_mesh["data_parallel"], keeps_whole=self.trainer.is_global_zero)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
@@ -78,17 +108,50 @@ class TrainingModule(lightning.LightningModule):
             lr=config.lr,
             betas=(config.betas[0], config.betas[1]),
             weight_decay=config.weight_decay,
-            # One kernel for all parameters: of a small model the others take a sixth of the step.
+            # One kernel for all parameters.
             fused=True,
         )
         if config.warmup_steps == 0 and config.decay == "none":
             return optimizer
         factor = LearningRateFactor(config.warmup_steps, config.decay, self.total_steps)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, factor)]
+
+    def training_step(self, batch: ReplicaBatch, batch_idx: int) -> None:
+        """One update of every active replica."""
+        optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        due = self.trainer.global_step % self.log_every_n_steps == 0
+        self.replicas.count_batch(batch.seq_lens)
+        losses = self.learner.losses(batch)
+        logged = self._watch(losses.detach(), due)
+        diverged = self.replicas.diverged()
+
+        # Outside autocast, as torch asks for the backward pass and the update.
+        with torch.autocast(self.device.type, enabled=False):
+            optimizer.zero_grad()  # type: ignore[union-attr]
+            if diverged:
+                losses = losses.index_fill(0, torch.tensor(diverged, device=losses.device), 0.0)
+            # The sum: the gradient of each replica is then its own, as if it were alone.
+            self.manual_backward(losses.sum())
+            with self.learner.frozen(diverged):
+                if due or self.gradient_clip_norm:
+                    norms = self.learner.gradient_norms()
+                if due:
+                    rate = float(optimizer.param_groups[0]["lr"])  # type: ignore[union-attr]
+                    self._log(
+                        {
+                            "train/loss": logged,
+                            "train/gradient_norm": full(norms).tolist(),
+                            "learning_rate": [rate] * len(self.replicas),
+                        }
+                    )
+                if self.gradient_clip_norm:
+                    self.learner.clip(norms, self.gradient_clip_norm)
+                optimizer.step()  # type: ignore[union-attr]
+        if schedule is not None:
+            schedule.step()  # type: ignore[union-attr]
 
     def on_train_start(self) -> None:
-        """Where the curves begin: the untrained model on the validation set."""
+        """Where the curves begin: the untrained models on the validation set."""
         if self.trainer.global_step:
             return
         loader = self.trainer.val_dataloaders or self.trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
@@ -99,215 +162,115 @@ class TrainingModule(lightning.LightningModule):
         self.train()
         self._report_validation()
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a state that is another model's, before Lightning fills in what fits.
-
-        Raises:
-            ConfigError: names the first difference.
-        """
-        if "state_dict" not in checkpoint:
-            # That of a model which is shared among ranks has been loaded already, each rank's own part.
-            return
-        there, here = checkpoint["state_dict"], self.state_dict()
-        for name in sorted(there.keys() | here.keys()):
-            shapes = [tuple(one[name].shape) if name in one else "missing" for one in (there, here)]
-            if shapes[0] != shapes[1]:
-                raise ConfigError(
-                    f"the checkpoint is another model's: {name} is {shapes[0]} there and {shapes[1]} here"
-                )
-
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         # Not the Trainer's own max_steps: it leaves out the last validation, and does not resume exactly.
         if self.trainer.global_step == self._total_steps:
             self.trainer.should_stop = True
 
-
-class CopyModule(TrainingModule):
-    """Trains a language model on token targets.
-
-    Args:
-        model: from ids (B, T) to logits (B, T, V).
-        optimizer, log_every_n_steps, total_steps: as in `TrainingModule`.
-        settings: what the model was built from, flat and in plain values; every checkpoint holds them.
-        compile: whether the training loss is compiled.
-    """
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        optimizer: OptimizerConfig,
-        log_every_n_steps: int,
-        total_steps: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        compile: bool = False,
-    ) -> None:
-        super().__init__(optimizer, log_every_n_steps, total_steps)
-        self.model = model
-        self.whole = Whole(model)
-        self.settings = dict(settings or {})
-        self._loss = compiled(model_loss) if compile else model_loss
-        self._loss_to_log: Tensor | None = None
-        self._epoch_loss: list[Tensor] = []
-        self._validation: list[Score] = []
-        self.batches_by_seq_len: Counter[int] = Counter()
-        """Batches trained on so far, by the tokens T of their rows."""
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(ids)
-
-    def configure_model(self) -> None:
-        # There is one where `trainer=fsdp` shares the model among the ranks.
-        if self.device_mesh is not None:
-            self.whole.share(self.device_mesh["data_parallel"], keeps=self.trainer.is_global_zero)
-
-    def observed(self, copy: int = 0) -> Observed:
-        return Observed(self.whole.model, self.trainer.datamodule, self.trainer.loggers)  # type: ignore[attr-defined]
-
-    def training_step(self, batch: TensorBatch, batch_idx: int) -> Tensor:
-        step = self.trainer.global_step
-        self.batches_by_seq_len[batch.tokens.shape[1]] += 1
-        loss = self._loss(self.model, batch.tokens, batch.targets)
-        detached = loss.detach()
-        due = step % self.log_every_n_steps == 0
-        # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
-        if due or detached.device.type == "cpu":
-            # Of all ranks, so that all of them stop here; one that stopped alone would leave the others waiting.
-            mean = self.trainer.strategy.reduce(detached.clone(), reduce_op="mean")
-            check_finite("train/loss", float(mean), step)
-            if due:
-                self._loss_to_log = mean
-        self._epoch_loss.append(detached)
-        return loss
-
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._loss_to_log is not None:
-            gradients = [p.grad for p in self.parameters() if p.grad is not None]
-            values = {
-                "train/loss": float(self._loss_to_log),
-                "train/gradient_norm": total_norm(gradients),
-                "learning_rate": float(optimizer.param_groups[0]["lr"]),
-            }
-            self._loss_to_log = None
-            log_scalars(self.trainer, values)
-
     def on_validation_epoch_start(self) -> None:
-        mean = self.trainer.strategy.reduce(torch.stack(self._epoch_loss).mean(), reduce_op="mean")
-        self._epoch_loss.clear()
-        check_finite("train/loss_epoch", float(mean), self.trainer.global_step)
-        log_scalars(self.trainer, {"train/loss_epoch": float(mean)})
+        means = self._over_ranks(torch.stack(self.epoch_losses).mean(0)).tolist()
+        self.epoch_losses.clear()
+        self._freeze("train/loss_epoch", means)
+        self._log({"train/loss_epoch": means})
 
-    def validation_step(self, batch: TensorBatch, batch_idx: int) -> None:
-        self._validation.append(score(self.model(batch.tokens), batch.targets))
+    def validation_step(self, batch: ReplicaBatch, batch_idx: int) -> None:
+        self._scores.append(self.learner.scores(batch))
 
     def on_validation_epoch_end(self) -> None:
-        # For the checkpoint's choice of the best; every rank has scored the whole set.
-        self.validation = self._report_validation()
-        self.log_dict(self.validation, logger=False, sync_dist=True)
-
-    def _report_validation(self) -> dict[str, float]:
-        total = Score(*(torch.stack(parts).sum() for parts in zip(*self._validation, strict=True)))
-        self._validation.clear()
-        values = {f"val/{name}": value for name, value in total.means().items()}
-        check_finite("val/loss", values["val/loss"], self.trainer.global_step)
-        log_scalars(self.trainer, values)
-        return values
+        self._report_validation()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Plain values only: a checkpoint has to load with weights_only=True.
-        checkpoint["poslab"] = {
-            "format": 1,
-            "settings": self.settings,
-            "random_state": torch.get_rng_state(),
-            "device_random_state": device_random_state(self.device),
-            "batches_by_seq_len": dict(self.batches_by_seq_len),
-            "epoch_loss": losses_by_rank(self, self._epoch_loss),
-        }
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        stored = checkpoint["poslab"]
-        # Dropout goes on with the numbers it would have drawn.
-        torch.set_rng_state(stored["random_state"])
-        if stored.get("device_random_state") is not None:
-            torch.cuda.set_rng_state(stored["device_random_state"], self.device)
-        self.batches_by_seq_len = Counter(stored.get("batches_by_seq_len", {}))
-        self._epoch_loss = own_losses(self, stored.get("epoch_loss"))
-
-
-def device_random_state(device: torch.device) -> Tensor | None:
-    """What a GPU draws its dropout from; None for a CPU, which draws from torch's own."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def losses_by_rank(module: lightning.LightningModule, losses: Sequence[Tensor]) -> Tensor | None:
-    """What a checkpoint keeps of an epoch's losses so far: (ranks, steps, ..); None where there are none."""
-    if not losses:
-        return None
-    own = torch.stack([*losses])
-    by_rank = module.all_gather(own) if module.trainer.world_size > 1 else own[None]
-    assert isinstance(by_rank, Tensor)
-    return by_rank.cpu()
-
-
-def own_losses(module: lightning.LightningModule, by_rank: Tensor | None) -> list[Tensor]:
-    """This rank's part of `losses_by_rank`."""
-    return [] if by_rank is None else [*by_rank[module.global_rank].to(module.device)]
-
-
-def model_loss(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:
-    """`token_loss` of a model."""
-    return token_loss(model(tokens), targets)
-
-
-def log_scalars(trainer: lightning.Trainer, values: dict[str, float], loggers: Sequence[Logger] | None = None) -> None:
-    """Send numbers to loggers (none, one or several; the Trainer's if None) at the step = optimiser updates so far."""
-    if trainer.is_global_zero:
-        for logger in trainer.loggers if loggers is None else loggers:
-            logger.log_metrics(values, step=trainer.global_step)
-
-
-def check_finite(name: str, value: float, step: int) -> None:
-    """Stop at the first loss that is no number any more.
-
-    Raises:
-        DivergedError: ``value`` is NaN or infinite.
-    """
-    if not math.isfinite(value):
-        raise DivergedError(
-            f"{name} is {value} at step {step}: the run has diverged; "
-            "try a lower optimizer.lr, optimizer.warmup_steps or trainer.gradient_clip_norm"
+        checkpoint[payload.KEY] = payload.state_of(
+            self.settings, self.replicas, self.learner.random_states, self._losses_by_rank(), self.device
         )
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        payload.translate(checkpoint)
+        # With a shared model each rank has loaded its own part already.
+        if "state_dict" in checkpoint:
+            payload.check_shapes(checkpoint["state_dict"], self.state_dict())
+        stored = checkpoint[payload.KEY]
+        self.learner.random_states = payload.restore(stored, self.replicas, self.device)
+        by_rank = stored["epoch_losses"]
+        self.epoch_losses = [] if by_rank is None else [*by_rank[self.global_rank].to(self.device)]
 
-class LearningRateFactor:
-    """The schedule as a factor on the rate: linear warm-up, then constant, linear or cosine decay to zero.
+    def _watch(self, losses: Tensor, due: bool) -> list[float]:
+        """Keep the losses (N,) of a step and freeze what diverged; returns their means over the ranks if looked at."""
+        self.epoch_losses.append(losses)
+        # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
+        if not due and losses.device.type != "cpu":
+            return []
+        # Over all ranks, so that all of them stop here; the others would wait for one that stopped alone.
+        means: list[float] = self._over_ranks(losses).tolist()
+        self._freeze("train/loss", means)
+        return means
 
-    Update ``s`` (from 0) of ``total`` has factor ``(s + 1) / (warmup + 1)`` while ``s < warmup``; after that, with
-    ``u = (s - warmup) / (total - warmup)``, linear is ``1 - u`` and cosine ``(1 + cos(pi u)) / 2``.
-    """
+    def _report_validation(self) -> None:
+        """Log what the validation steps have found, and forget it."""
+        total = Score(*(torch.stack(parts).sum(0) for parts in zip(*self._scores, strict=True)))
+        self._scores.clear()
+        by_replica = [Score(*(part[index] for part in total)).means() for index in range(len(self.replicas))]
+        values = {f"val/{name}": [means[name] for means in by_replica] for name in by_replica[0]}
+        self._freeze("val/loss", values["val/loss"])
+        self._log(values)
+        active = self.replicas.active()
+        self.validation = {
+            name: sum(column[index] for index in active) / len(active) for name, column in values.items()
+        }
 
-    def __init__(self, warmup: int, decay: str, total: int) -> None:
-        self.warmup = warmup
-        self.decay = decay
-        self.total = total
+    def _over_ranks(self, values: Tensor) -> Tensor:
+        """The mean over the ranks."""
+        if self.trainer.world_size == 1:
+            return values
+        mean = self.trainer.strategy.reduce(values.clone(), reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        return mean
 
-    def __call__(self, step: int) -> float:
-        if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
-        progress = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
-        return DECAYS[self.decay](progress)
+    def _losses_by_rank(self) -> Tensor | None:
+        """The losses of this epoch so far (ranks, steps, N); None where there are none."""
+        if not self.epoch_losses:
+            return None
+        own = torch.stack(self.epoch_losses)
+        by_rank = self.all_gather(own) if self.trainer.world_size > 1 else own[None]
+        assert isinstance(by_rank, Tensor)
+        return by_rank.cpu()
+
+    def _freeze(self, name: str, values: Sequence[float]) -> None:
+        """Mark each replica as diverged whose value is NaN or infinite.
+
+        Raises:
+            DivergedError: no active replica is left.
+        """
+        if all(map(math.isfinite, values)):
+            return
+        reasons = {
+            index: divergence(name, values[index], self.trainer.global_step)
+            for index in self.replicas.active()
+            if not math.isfinite(values[index])
+        }
+        for index, reason in reasons.items():
+            self.replicas[index].diverged = reason
+        if not self.replicas.active():
+            last = [*reasons.values()][-1]
+            n = len(self.replicas)
+            raise DivergedError(last if n == 1 else f"all {n} replicas have diverged, the last one so: {last}")
+
+    def _log(self, values: Mapping[str, Sequence[float]]) -> None:
+        """Log one value of each replica under each name."""
+        if self.trainer.is_global_zero:
+            self.replicas.log(values, self.trainer.global_step)
 
 
-def _constant(progress: float) -> float:
-    return 1.0
+def log_scalars(trainer: lightning.Trainer, values: Mapping[str, float], loggers: Sequence[Any]) -> None:
+    """Log numbers at the step = optimiser updates so far; only rank 0 does."""
+    if trainer.is_global_zero:
+        for logger in loggers:
+            logger.log_metrics(dict(values), step=trainer.global_step)
 
 
-def _linear(progress: float) -> float:
-    return 1.0 - progress
-
-
-def _cosine(progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-DECAYS = {"none": _constant, "linear": _linear, "cosine": _cosine}
+def divergence(name: str, value: float, step: int) -> str:
+    """Says which loss was NaN or infinite, when, and what to try."""
+    return (
+        f"{name} is {value} at step {step}: the run has diverged; "
+        "try a lower optimizer.lr, optimizer.warmup_steps or trainer.gradient_clip_norm"
+    )

@@ -3,7 +3,6 @@
 import copy
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -61,8 +60,3 @@ class Whole:
 def full(value: Tensor) -> Tensor:
     """A tensor in one piece; of one that is shared every rank has to ask."""
     return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def total_norm(gradients: list[Tensor]) -> float:
-    """The norm of all gradients together, in whatever pieces they are."""
-    return float(full(torch.nn.utils.get_total_norm(gradients)))

@@ -1,30 +1,37 @@
-"""The numbers a search can be for: which there are, known before the first trial, and which value a job reached."""
+"""What a search optimises: numbers of ``result.json``, whose names are known before the first trial."""
 
 import math
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from poslab.build import build_model, build_task
 from poslab.config.rules import nearest
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.sweeps.search.options import Objective
+from poslab.runs.metrics import COMPLETED_REPLICAS, LOGGED, SIMILARITY, parameter_metrics, with_start_and_best
 
 SECONDS = "seconds"
 
 
+class Objective(NamedTuple):
+    """A number of ``result.json`` and the direction in which it improves."""
+
+    metric: str
+    direction: str
+
+    def __str__(self) -> str:
+        return f"{self.metric} ({self.direction})"
+
+
 def check_objectives(objectives: Sequence[Objective], jobs: Iterable[TrainConfig]) -> None:
-    """Refuse a metric that no result would have.
+    """Refuse a metric that no result would hold.
 
     Args:
-        objectives: what is searched for.
-        jobs: some of the trials that will be run; they are looked at only until every name is found.
+        objectives: what the search optimises.
+        jobs: samples of its trials, read only until every metric is found.
 
     Raises:
-        ConfigError: names the metric, its direction, the nearest one and all that there are.
+        ConfigError: names the metric, its direction, the nearest name and all names.
     """
     known: set[str] = set()
     for job in jobs:
@@ -42,52 +49,28 @@ def check_objectives(objectives: Sequence[Objective], jobs: Iterable[TrainConfig
 
 
 def metric_names(job: TrainConfig) -> set[str]:
-    """Every number that this job's ``result.json`` will hold, found by training one step of it on one example."""
-    import lightning
-
-    from poslab.data.module import TaskData
+    """The objectives that a completed run of this job has, from what the run and its diagnostics declare."""
+    # Not at the top: torch and Lightning take seconds, and a wrong option is refused without them.
     from poslab.diagnostics import Gallery, build_diagnostics
-    from poslab.experiment.run import final_metrics
-    from poslab.experiment.trainer import quieten
     from poslab.model import parameters_by_part
-    from poslab.runs.table import MetricsTable
-    from poslab.training.module import CopyModule
 
-    quieten()
     task = build_task(job)
     model = build_model(job, task)
-    # A rate so low that the step cannot diverge.
-    module = CopyModule(model, replace(job.optimizer, lr=1e-9), log_every_n_steps=1)
-    data = replace(job.data, batch_size=1, steps_per_epoch=1, val_examples=1, num_workers=0)
-    with tempfile.TemporaryDirectory() as folder:
-        table = MetricsTable(Path(folder))
-        trainer = lightning.Trainer(
-            default_root_dir=folder,
-            accelerator="cpu",
-            devices=1,
-            max_steps=1,
-            max_epochs=-1,
-            logger=table,
-            # A gallery that is not among the callbacks draws nothing.
-            callbacks=[*build_diagnostics(job.diagnostics, Gallery())],
-            log_every_n_steps=1,
-            num_sanity_val_steps=0,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(module, datamodule=TaskData(task, data, job.seed, model.vocab_size))
-    return {*final_metrics(table, model), *parameter_names(parameters_by_part(model.parts())), SECONDS}
-
-
-def parameter_names(parameters: Mapping[str, int]) -> dict[str, float]:
-    return {f"parameters/{part}": float(count) for part, count in parameters.items()}
+    diagnostics = build_diagnostics(job.diagnostics, Gallery())
+    declared = [name for diagnostic in diagnostics for name in diagnostic.scalar_names(task, model)]
+    names = with_start_and_best([*LOGGED, *declared]) | {*parameter_metrics(parameters_by_part(model.parts())), SECONDS}
+    table = model.positions.table()
+    if table is not None and len(table) > 1:
+        names.add(SIMILARITY)
+    if job.seeds > 1:
+        names.add(COMPLETED_REPLICAS)
+    return names
 
 
 def reached(result: Mapping[str, Any], objectives: Sequence[Objective]) -> dict[str, float]:
-    """The objectives' values in a ``result.json``; without those that are missing or no finite number."""
+    """The objectives' values in a ``result.json``, without those that are missing, NaN or infinite."""
     numbers = {
-        **parameter_names(result.get("parameters", {})),
+        **parameter_metrics(result.get("parameters", {})),
         **result.get("metrics", {}),
         SECONDS: result.get("wall_seconds"),
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optuna
@@ -15,8 +15,10 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvin
 from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
+from sqlalchemy.pool import NullPool
 
 from poslab.errors import ConfigError
+from poslab.sweeps.search.objectives import Objective
 from poslab.sweeps.search.space import Parameter
 
 JOURNAL_FILE = "study.journal"
@@ -27,16 +29,6 @@ PRUNERS: dict[str, type[BasePruner]] = {
     "halving": SuccessiveHalvingPruner,
 }
 DIRECTIONS = ("minimize", "maximize")
-
-
-class Objective(NamedTuple):
-    """One number of ``result.json``, and which way it is better."""
-
-    metric: str
-    direction: str
-
-    def __str__(self) -> str:
-        return f"{self.metric} ({self.direction})"
 
 
 @dataclass(kw_only=True)
@@ -190,10 +182,11 @@ def open_storage(storage: str | None, folder: Path) -> BaseStorage:
             return JournalStorage(JournalFileBackend(path, lock))
         # The schema's migrations are of no interest to anybody here.
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        # Jobs that end together write together: let them wait for each other.
-        engine = {"connect_args": {"timeout": 60}} if storage.startswith("sqlite") else None
+        # Jobs that end together write together: let them wait for each other. Without a pool each connection is closed
+        # after its use; those of a pool stay open until Python frees the storage.
+        sqlite = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
         try:
-            return RDBStorage(storage, engine_kwargs=engine)
+            return RDBStorage(storage, engine_kwargs=sqlite if storage.startswith("sqlite") else None)
         except Exception as error:
             # SQLAlchemy's own message goes on with a link and the statement.
             reason = str(error).strip().partition("\n")[0]

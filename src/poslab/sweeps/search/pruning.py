@@ -1,25 +1,20 @@
-"""Ending a trial that has no hope, from inside its job: it reports its validation loss and is told whether to go on.
+"""Ends a hopeless trial from inside its job: the job reports each validation loss, and Optuna's pruner decides.
 
-A job of a search finds the search through a file beside its folder, so that any launcher's process can. Optuna is
-imported only where there is such a file.
+A job finds its search through a file in the sweep's folder, so that this works in any launcher's process. Without the
+file the job does not import Optuna.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-import lightning
-from lightning.pytorch.callbacks import Callback
-
 from poslab.errors import PrunedError
-from poslab.training.module import TrainingModule
 
 PRUNING_FILE = "pruning.json"
-WATCHED = "val/loss"
 
 
-def pruning_callbacks(folder: Path) -> list[Callback]:
-    """A callback for a job whose search prunes; none for any other.
+def open_trial(folder: Path) -> "Trial | None":
+    """The trial that a job belongs to; None where no search prunes this job.
 
     Args:
         folder: of the job.
@@ -27,13 +22,13 @@ def pruning_callbacks(folder: Path) -> list[Callback]:
     try:
         search = json.loads((folder.parent / PRUNING_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return []
+        return None
     number = search["trials"].get(folder.name)
-    return [] if number is None else [Pruning(search, number, folder.parent)]
+    return None if number is None else Trial(search, number, folder.parent)
 
 
-class Pruning(Callback):
-    """Reports each validation to the search; raises when that is enough.
+class Trial:
+    """A running trial of a search that prunes.
 
     Args:
         search: the content of ``pruning.json``.
@@ -54,19 +49,17 @@ class Pruning(Callback):
         study_id = self.storage.get_study_id_from_name(search["study"])
         self.trial_id = self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
-    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Report and ask.
+    def report(self, step: int, last_step: int, loss: float) -> None:
+        """Store a validation loss and end the trial if it is behind the others.
 
         Raises:
             PrunedError: names the step and the loss.
         """
-        assert isinstance(pl_module, TrainingModule)
-        step, loss = trainer.global_step, pl_module.validation[WATCHED]
-        # A pruner compares in the direction of the objective.
-        self.storage.set_trial_intermediate_value(self.trial_id, step, loss if self.lower_is_better else -loss)
-        total = pl_module.total_steps
-        if step < total and self.pruner.prune(self.study, self.storage.get_trial(self.trial_id)):
-            raise PrunedError(f"pruned at step {step} of {total}: {WATCHED} {loss:.4f} is behind the other trials")
-
-    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        self.storage.remove_session()
+        try:
+            # A pruner compares in the direction of the objective.
+            self.storage.set_trial_intermediate_value(self.trial_id, step, loss if self.lower_is_better else -loss)
+            hopeless = step < last_step and self.pruner.prune(self.study, self.storage.get_trial(self.trial_id))
+        finally:
+            self.storage.remove_session()
+        if hopeless:
+            raise PrunedError(f"pruned at step {step} of {last_step}: val/loss {loss:.4f} is behind the other trials")

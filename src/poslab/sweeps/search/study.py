@@ -73,7 +73,7 @@ def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
     composed = sweep.loader.load_sweep_config(sweep.config, list(fixed))
     container = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(container, dict)
-    settings = identity({str(key): value for key, value in container.items() if key != "hydra"})
+    settings = identity({str(key): value for key, value in container.items()})
     # As JSON gives them back.
     return dict(json.loads(json.dumps(settings)))
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from poslab.sweeps.plan import as_json
-from poslab.sweeps.search.options import Objective, Options
+from poslab.sweeps.search.objectives import Objective
+from poslab.sweeps.search.options import Options
 from poslab.system.files import write_atomically
 
 JSON_FILE, MARKDOWN_FILE = "search.json", "search.md"

@@ -1,0 +1,278 @@
+"""How a run ends: its status, error, signals and ``result.json``, from the claim of its folder on."""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean
+
+import lightning
+import torch
+
+from poslab.config.schema import TrainConfig
+from poslab.diagnostics import inspecting
+from poslab.errors import DivergedError, LostFolderError, LostRankError, PrunedError, described
+from poslab.evaluation.metrics import neighbour_cosine_curve
+from poslab.experiment.report import brief_report, final_report
+from poslab.model import LanguageModel, parameters_by_part
+from poslab.runs.files import RunFiles
+from poslab.runs.folder import RunFolder
+from poslab.runs.names import COPIES
+from poslab.runs.result import Result, Status
+from poslab.runs.resume import Start, claim, find_start, restore_files
+from poslab.system.devices import device_name
+from poslab.system.shell import shown_path
+from poslab.system.signals import DeferredSignals, as_stopped
+from poslab.system.threads import available_cores
+from poslab.tasks import Task
+from poslab.training.module import TrainingModule
+from poslab.training.replicas import Replica, Replicas
+
+log = logging.getLogger(__name__)
+
+SIMILARITY = "neighbour_similarity/offset_1"
+
+
+class RunRecord:
+    """A run from its claimed folder to its ``result.json``.
+
+    Args:
+        job: its configuration.
+        folder: claimed.
+        start: where it begins.
+        overrides: what was typed.
+        brief: one of many jobs: report the end in one line.
+        started: `time.perf_counter` at the start of the job.
+
+    Attributes:
+        replicas: the files of each model; set by `open`.
+        signals: those that ask the run to stop.
+    """
+
+    replicas: Replicas
+
+    def __init__(
+        self, job: TrainConfig, folder: RunFolder, start: Start, overrides: Sequence[str], brief: bool, started: float
+    ) -> None:
+        self.job, self.folder, self.start, self.overrides = job, folder, start, [*overrides]
+        self.brief, self.started = brief, started
+        self.signals = DeferredSignals()
+        self.task: Task | None = None
+        self.module: TrainingModule | None = None
+        self.trainer: lightning.Trainer | None = None
+        self.result: Result | None = None
+        self._opened = False
+
+    def open(self) -> None:
+        """Open the files of the run and of each replica; with one seed they are the same."""
+        restore_files(self.folder, self.start)
+        if self.job.seeds == 1:
+            only = Replica.open(self.job, self.overrides, self.folder, self.start)
+            self.replicas = Replicas([only], only)
+        else:
+            means = RunFiles.open(self.job, self.overrides, self.folder, self.start)
+            seeds = range(self.job.seed, self.job.seed + self.job.seeds)
+            self.replicas = Replicas([self._open_replica(seed) for seed in seeds], means)
+        self._opened = True
+
+    def _open_replica(self, seed: int) -> Replica:
+        job = replace(self.job, seed=seed, seeds=1)
+        typed = [one for one in self.overrides if one.lstrip("+").partition("=")[0] not in ("seed", "seeds")]
+        typed.append(f"seed={seed}")
+        folder = RunFolder(self.folder.path / COPIES / f"seed{seed}")
+        claimed = folder.taken()
+        start = self.start._replace(claimed=claimed, seconds=self.start.seconds / self.job.seeds)
+        claim(folder, start, job, typed)
+        return Replica.open(job, typed, folder, start, seed_folder=f"seed{seed}")
+
+    def watch(self, task: Task, module: TrainingModule, trainer: lightning.Trainer) -> None:
+        """Take the numbers of the result from these, and say what the run is."""
+        self.task, self.module, self.trainer = task, module, trainer
+        if not self.folder.writes:
+            return
+        log.info("run    %s", shown_path(self.folder.path))
+        if self.brief and self.overrides:
+            log.info("typed  %s", " ".join(self.overrides))
+        first, n = self.job.seed, self.job.seeds
+        seeds = str(first) if n == 1 else f"{first} to {first + n - 1} at once"
+        log.info("seed   %s, threads %d of %d", seeds, torch.get_num_threads(), available_cores())
+        if self.start.checkpoint is not None:
+            log.info("resume from %s, step %d", self.start.checkpoint.name, self.start.step)
+        elif self.job.resume and not self.brief:
+            # Every job of a sweep has this setting; a person who types it expects a resume.
+            log.info("resume=auto found no checkpoint there: the run starts at step 0")
+
+    def write(self, status: Status, error: BaseException | None) -> None:
+        """Leave the status and all numbers in the folder, and report them."""
+        seconds = round(self.start.seconds + time.perf_counter() - self.started, 3)
+        text = None if error is None else described(error)
+        report = brief_report if self.brief else final_report
+        if not self._opened:
+            self.result = Result(
+                status=status, error=text, overrides=self.overrides, seed=self.job.seed, wall_seconds=seconds
+            )
+            self.folder.finish(self.result)
+            log.info("%s", report(self.result, self.folder, dashboard=False))
+            return
+        own = [self._result_of(index, status, text, seconds) for index in range(len(self.replicas))]
+        means = self.replicas.means
+        for replica, result in zip(self.replicas, own, strict=True):
+            if replica is not means:
+                replica.finish(result)
+        self.result = own[0] if means is self.replicas[0] else self._mean_result(own, status, text, seconds)
+        try:
+            means.finish(self.result)
+        except OSError as unwritten:
+            self.result = replace(self.result, status="failed", error=self.result.error or described(unwritten))
+            raise
+        finally:
+            log.info("%s", report(self.result, self.folder, dashboard=means.board is not None))
+
+    def lost_rank(self, reason: str) -> None:
+        """Record that a rank is gone, for a rank 0 that waits for it and cannot come to its own end."""
+        self.replicas.means.folder.finish(
+            Result(
+                status="failed",
+                error=described(LostRankError(reason)),
+                metrics=final_metrics(self.replicas.means, None),
+                overrides=self.overrides,
+                seed=self.job.seed,
+            )
+        )
+        self.replicas.means.save()
+        log.error("error: %s; the run has ended", reason)
+
+    def conclude(self) -> float:
+        """The last validation loss of a run that ended without an error.
+
+        Raises:
+            DivergedError: some replicas diverged.
+        """
+        if self.brief:
+            # A signal that came when everything was done stops the sweep, not this job.
+            self.signals.deliver()
+        if self.job.seeds > 1 and self.replicas.diverged():
+            raise DivergedError(self.result.error if self.result else "")
+        assert self.module is not None
+        # Only rank 0 has a table; and a run that was stopped after its last step has validated nothing this time.
+        last = self.replicas.means.table.last()
+        return last.get("val/loss", self.module.validation.get("val/loss", float("nan")))
+
+    def _result_of(self, index: int, status: Status, error: str | None, seconds: float) -> Result:
+        """The result of one replica, as a run of its own would have it."""
+        replica, module, task = self.replicas[index], self.module, self.task
+        model = None if module is None else module.learner.model_of(index)
+        return Result(
+            status="diverged" if replica.diverged else status,
+            error=f"{DivergedError.__name__}: {replica.diverged}" if replica.diverged else error,
+            metrics=final_metrics(replica, model),
+            parameters={} if model is None else parameters_by_part(model.parts()),
+            batches_by_length={} if task is None else batches_by_length(replica.batches_by_seq_len, task),
+            out_of_reach={} if self.trainer is None else out_of_reach(self.trainer, index),
+            overrides=replica.overrides,
+            seed=replica.seed,
+            # Its share of the time that all replicas took together.
+            wall_seconds=round(seconds / len(self.replicas), 3),
+            device=None if self.trainer is None else device_name(self.trainer.strategy.root_device),
+        )
+
+    def _mean_result(self, own: Sequence[Result], status: Status, error: str | None, seconds: float) -> Result:
+        """The result of a run of several replicas: the means over those that ended as the run did."""
+        counted = [one.metrics for one in own if one.status == status]
+        names = dict.fromkeys(name for metrics in counted for name in metrics)
+        means = {name: fmean(metrics[name] for metrics in counted if name in metrics) for name in names}
+        means["copies/completed"] = sum(one.status == "completed" for one in own)
+        lost = self.replicas.diverged()
+        if error is None and lost:
+            each = "; ".join(f"seed {self.replicas[index].seed}: {self.replicas[index].diverged}" for index in lost)
+            error = f"{len(lost)} of {len(own)} replicas diverged; {each}"
+        return replace(
+            own[0],
+            status=status,
+            error=error,
+            metrics=means,
+            batches_by_length={},
+            out_of_reach={} if self.trainer is None else out_of_reach(self.trainer),
+            overrides=self.overrides,
+            seed=self.job.seed,
+            wall_seconds=seconds,
+        )
+
+
+@contextmanager
+def recorded(
+    job: TrainConfig, folder: RunFolder, overrides: Sequence[str], brief: bool = False, started: float | None = None
+) -> Iterator[RunRecord | None]:
+    """Claim or resume a folder and record how its run ends, however it ends; None if the run is complete already.
+
+    A trial that a search pruned ends quietly; every other error goes on.
+
+    Raises:
+        ConfigError: the folder cannot be this run's.
+        StoppedError: a signal stopped the run.
+    """
+    start = find_start(job, folder)
+    if start is None:
+        log.info("%s is complete already; nothing to do", folder.path)
+        yield None
+        return
+    claim(folder, start, job, overrides)
+    record = RunRecord(job, folder, start, overrides, brief, time.perf_counter() if started is None else started)
+    status: Status = "completed"
+    error: BaseException | None = None
+    with record.signals:
+        try:
+            record.open()
+            yield record
+        except BaseException as raised:
+            status, error = _end_of(raised, folder)
+            if error is not raised:
+                raise error from raised
+            if not isinstance(error, PrunedError):
+                raise
+        finally:
+            if folder.writes and not isinstance(error, LostFolderError):
+                record.write(status, error)
+
+
+def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseException]:
+    """The status of a run that an exception ended, and the error to record and raise."""
+    if isinstance(raised, PrunedError):
+        # No failure: the search does not need the rest of this job.
+        return "interrupted", raised
+    if isinstance(raised, DivergedError):
+        return "diverged", raised
+    if isinstance(raised, (KeyboardInterrupt, SystemExit)):
+        return "interrupted", as_stopped(raised)
+    log.debug("the run failed", exc_info=True)
+    return "failed", raised if folder.taken() else folder.lost()
+
+
+def final_metrics(files: RunFiles, model: LanguageModel | None) -> dict[str, float]:
+    """Last values, where the losses started, the best of each validation number, and how alike neighbours are."""
+    first, last = files.table.first(), files.table.last()
+    metrics = dict(last)
+    metrics |= {f"start/{name}": first[name] for name in first if name.startswith("val/") or name == "train/loss"}
+    for name in [name for name in last if name.startswith("val/")]:
+        column = files.table.column(name)
+        metrics[f"best/{name}"] = min(column) if name.endswith("loss") else max(column)
+    vectors = None if model is None else model.positions.table()
+    if vectors is not None and len(vectors) > 1:
+        # Also without the diagnostic: it belongs to the answer.
+        metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]
+    # JSON has no NaN and no infinity; `status` and `error` say what happened.
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def batches_by_length(by_seq_len: Counter[int], task: Task) -> dict[str, int]:
+    """The batches of each length that the run was trained on."""
+    met = {length: by_seq_len[task.seq_len_at(length)] for length in task.lengths}
+    return {str(length): batches for length, batches in met.items() if batches}
+
+
+def out_of_reach(trainer: lightning.Trainer, replica: int = 0) -> dict[str, str]:
+    """What the diagnostics could not inspect, and why."""
+    return {name: reason for one in inspecting(trainer, replica) for name, reason in one.out_of_reach.items()}

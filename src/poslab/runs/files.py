@@ -1,0 +1,130 @@
+"""The files of one run while it is going: where its numbers, its dashboard and its result are written."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from poslab.config.schema import TrainConfig
+from poslab.errors import described
+from poslab.runs.checkpoint import run_folder_of
+from poslab.runs.folder import RunFolder
+from poslab.runs.hparams import config_text, hparams
+from poslab.runs.names import COPIES
+from poslab.runs.result import Result, by_length
+from poslab.runs.resume import Start
+from poslab.runs.table import MetricsTable
+from poslab.runs.tensorboard import RunTensorBoard
+
+# The numbers that the HParams tab compares runs by.
+IN_HPARAMS = (
+    "val/loss",
+    "val/accuracy",
+    "val/exact_match",
+    "train/loss",
+    "parameters/total",
+    "neighbour_similarity/offset_1",
+)
+
+Files = TypeVar("Files", bound="RunFiles")
+
+
+@dataclass(kw_only=True, eq=False)
+class RunFiles:
+    """The files of one run.
+
+    Attributes:
+        job: its configuration.
+        overrides: what was typed to get it.
+        folder: where the files are.
+        table: ``metrics.csv``.
+        board: TensorBoard's events; None without a dashboard and on ranks above 0.
+    """
+
+    job: TrainConfig
+    overrides: list[str]
+    folder: RunFolder
+    table: MetricsTable
+    board: RunTensorBoard | None
+
+    @property
+    def loggers(self) -> list[Any]:
+        return [self.table] if self.board is None else [self.board, self.table]
+
+    @classmethod
+    def open(
+        cls: type[Files],
+        job: TrainConfig,
+        overrides: list[str],
+        folder: RunFolder,
+        start: Start,
+        seed_folder: str | None = None,
+    ) -> Files:
+        """Open the files of a claimed folder; after a resume they hold what was logged up to the checkpoint.
+
+        Args:
+            job: its configuration.
+            overrides: what was typed to get it.
+            folder: of the run.
+            start: where the run begins.
+            seed_folder: of a replica: its folder's name.
+        """
+        table, board = MetricsTable(folder.path), None
+        if start.checkpoint is not None:
+            origin = run_folder_of(start.checkpoint) if start.elsewhere else None
+            if origin is not None and seed_folder is not None:
+                origin = origin / COPIES / seed_folder
+            table.restore(start.step, origin)
+        if job.logger.tensorboard and folder.writes:
+            board = RunTensorBoard(folder.path, start.step_here)
+            if start.elsewhere:
+                board.replay(table.rows)
+            if start.step_here is None:
+                board.log_markdown("config", config_text(job), 0)
+        return cls(job=job, overrides=overrides, folder=folder, table=table, board=board)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log numbers of one step."""
+        for logger in self.loggers:
+            logger.log_metrics(values, step)
+
+    def save(self) -> None:
+        """Write what has been logged so far."""
+        for logger in self.loggers if self.folder.writes else ():
+            logger.save()
+
+    def finish(self, result: Result) -> None:
+        """Write everything, whatever the status, and as much as can be written.
+
+        The status comes last: a run that is killed before is not complete, and resumes.
+
+        Raises:
+            OSError: the first thing that could not be written, after the others have been.
+        """
+        steps: list[Callable[[], None]] = [self.table.save]
+        if self.board is not None:
+            last = self.table.last()
+            shown = {name: value for name, value in result.metrics.items() if name in last and name in IN_HPARAMS}
+            if result.status == "completed":
+                curves = by_length(result.metrics).items()
+                steps += [partial(self.board.log_curve, f"length_curve/{score}", curve) for score, curve in curves]
+            steps += [partial(self.board.log_session, hparams(self.job), shown, result.status), self.board.close]
+        failures = []
+        for step in steps:
+            try:
+                step()
+            except OSError as error:
+                failures.append(error)
+        if failures and result.status == "completed":
+            result = replace(result, status="failed", error=described(failures[0]))
+        try:
+            self.folder.finish(result)
+        except OSError as error:
+            failures.append(error)
+            if result.status == "completed":
+                # The result may not fit the disk where the status alone does.
+                with suppress(OSError):
+                    self.folder.finish(replace(result, status="failed", error=described(error)))
+        if failures:
+            raise failures[0]

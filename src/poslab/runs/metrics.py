@@ -1,0 +1,31 @@
+"""Names of the numbers in ``result.json`` that no diagnostic declares; the tests hold them against real runs."""
+
+from collections.abc import Iterable, Mapping
+
+LOGGED = (
+    "train/loss",
+    "train/loss_epoch",
+    "train/gradient_norm",
+    "learning_rate",
+    "val/loss",
+    "val/accuracy",
+    "val/exact_match",
+)
+"""Scalars that every run logs."""
+SIMILARITY = "neighbour_similarity/offset_1"
+"""Stored for every position scheme that has a table of two rows or more, also without the diagnostic."""
+COMPLETED_REPLICAS = "copies/completed"
+"""Stored by a run of several seeds."""
+
+
+def parameter_metrics(counts: Mapping[str, int]) -> dict[str, float]:
+    """The parameters of each part as ``parameters/<part>``."""
+    return {f"parameters/{part}": float(count) for part, count in counts.items()}
+
+
+def with_start_and_best(logged: Iterable[str]) -> set[str]:
+    """Logged names, with ``start/...`` for the losses and validation scores and ``best/...`` for the latter."""
+    names = set(logged)
+    validation = {name for name in names if name.startswith("val/")}
+    started = {f"start/{name}" for name in validation | (names & {"train/loss"})}
+    return names | started | {f"best/{name}" for name in validation}

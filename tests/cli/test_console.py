@@ -1,0 +1,57 @@
+"""The console: what a run prints, and what stays in its log file."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from poslab.cli import console as cli
+from support.commands import typed
+
+
+@pytest.mark.usefixtures("active_environment")
+def test_a_short_run_says_what_matters_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert typed(tmp_path, "data.steps_per_epoch=3", "trainer.max_epochs=2", "diagnostics=none") is None
+    out, err = capfd.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "epoch", "epoch"], "a library's remark"
+    assert lines[4].startswith("run completed")
+    assert lines[-1].startswith("see it: tensorboard --logdir outputs/runs/copy-learned-d32-h4-s0_")
+
+
+def test_what_a_library_warns_of_is_in_the_log_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record = logging.LogRecord("py.warnings", logging.WARNING, "", 0, "UserWarning: too many workers", (), None)
+    handler = cli.ConsoleHandler()
+    handler.handle(record)
+    assert capsys.readouterr().out == ""
+    record.name = "poslab.experiment.run"
+    handler.handle(record)
+    assert capsys.readouterr().out == "UserWarning: too many workers\n"
+
+
+def test_resume_where_there_is_nothing_to_go_on_with_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    quick = ("trainer.max_steps=2", "diagnostics=none", "logger=none", "hydra.run.dir=run")
+    assert typed(tmp_path, *quick, "resume=auto") is None
+    assert "resume=auto found no checkpoint there: the run starts at step 0" in capsys.readouterr().out
+
+
+def test_a_failure_inside_the_run_is_one_line_and_its_traceback_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(*args: object) -> None:
+        raise RuntimeError("the disk\nis gone")
+
+    monkeypatch.setattr("poslab.training.learner.token_loss", fail)
+    said = typed(tmp_path, "hydra.run.dir=run", "diagnostics=none")
+    assert said == "error: RuntimeError: the disk is gone (POSLAB_DEBUG=1 shows the traceback)"
+    assert "Traceback" not in capsys.readouterr().out
+    assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
+def test_debugging_is_a_choice(value: str | None, wanted: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("POSLAB_DEBUG", raising=False)
+    if value is not None:
+        monkeypatch.setenv("POSLAB_DEBUG", value)
+    assert cli.debugging() is wanted
