@@ -120,7 +120,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(script: str, arguments: list
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [
-        ("generate.py", ["prompt=1 2 99"], "'99' is no token of this task; there are: 0, 1, "),
+        ("generate.py", ["prompt=1 2 99"], "'99' is not a token of this task; the tokens are: 0, 1, "),
         ("generate.py", ["prompt=1", "2", "3"], "'2' is no key=value; put double quotes around a value with spaces"),
         ("generate.py", ["prompt= "], "prompt= is empty"),
         ("generate.py", ["prompt=1 2 SEP 1 2"], "contains its whole answer"),
