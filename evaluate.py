@@ -1,7 +1,7 @@
-"""Score the model of a run, on its own validation set and beyond.
+"""Score the model of a run, on the run's validation set, other examples or other lengths.
 
-python evaluate.py run=outputs/runs/NAME                        as the run did
-python evaluate.py run=outputs/runs/NAME lengths=20,25,30,40    at other lengths too
+python evaluate.py run=outputs/runs/NAME                        on the run's validation set
+python evaluate.py run=outputs/runs/NAME lengths=20,25,30,40    at these lengths too
 python evaluate.py run=outputs/runs/NAME examples=5000 seed=7   on other examples
 """
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from poslab.evaluation.lengths import AtLength
 
 OPTIONS = {
-    "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
+    "run": Option("folder of a run or of a sweep's job; latest: the newest in outputs/runs"),
     "checkpoint": Option("last (default), best, or a file", str, "last"),
     "lengths": Option("score at these lengths too: 20,25,30,40", whole_numbers, []),
-    "examples": Option("how many; default: as in the run, from the same set", whole(1, MOST_EXAMPLES)),
-    "seed": Option("another validation set; default: the run's own", whole(0, MOST_SEED)),
+    "examples": Option("number of examples; default: the run's validation set", whole(1, MOST_EXAMPLES)),
+    "seed": Option("seed of the validation set; default: the run's seed", whole(0, MOST_SEED)),
     "device": Option("auto (default): an accelerator if there is one; or cpu, cuda, ...", str, "auto"),
     "output": Option("write the numbers to this file too, as JSON", Path),
 }
 
 
 def main(values: dict[str, Any]) -> None:
-    # Here and not at the top: a typing error needs no torch.
+    # Imported here, so that a mistyped argument is reported without importing torch.
     from poslab.trained import choose_device, find_checkpoint, find_run, in_precision_of, load
 
     folder = find_run(values["run"])
@@ -45,14 +45,14 @@ def main(values: dict[str, Any]) -> None:
         from poslab.system.threads import choose_threads
     job, task, model = load(folder, checkpoint)
     device = choose_device(values["device"])
-    # As in training: the order of a sum depends on it, and so does its last digit.
+    # The same number of threads as in training: it changes the order of sums and so their last digits.
     torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
     seed = job.seed if values["seed"] is None else values["seed"]
     n_examples = values["examples"] or job.data.n_val_examples(task.seq_len)
     data = SeedData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
     with in_precision_of(job, device):
         own = score_all(model.to(device), data.validation.batches).means()
-        # As many as the run's own scores at other lengths are from.
+        # By default as many examples per length as the run's own diagnostic used.
         at_each = values["examples"] or job.diagnostics.get("lengths", {}).get("n_examples", n_examples)
         lengths = at_lengths(model, data, values["lengths"], at_each)
 
@@ -75,7 +75,7 @@ def main(values: dict[str, Any]) -> None:
 
 
 def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength]") -> str:
-    """The numbers as a table."""
+    """The scores as a text table, one row for the validation set and one per length."""
     lines = [
         f"run       {found['run']}, checkpoint {Path(found['checkpoint']).stem}, step {found['step']}",
         f"examples  {found['examples']} a row, seed {found['seed']}",
@@ -92,16 +92,16 @@ def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Leave the numbers in a file, whole or not at all.
+    """Write the numbers to a JSON file, atomically.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the path is not a regular file, or cannot be written.
     """
     from poslab.system.files import write_atomically
 
     if path.exists() and not path.is_file():
-        # A device would be replaced by a file.
-        raise ConfigError(f"output={path} is there and is no file; give another")
+        # Writing atomically would replace a device such as /dev/null by a regular file.
+        raise ConfigError(f"output={path} exists and is not a regular file; give another file")
     try:
         write_atomically(path, json.dumps(found, indent=2).encode() + b"\n")
     except OSError as error:

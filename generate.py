@@ -1,7 +1,7 @@
-"""Let the model of a run write the answer to a prompt, token by token.
+"""Generate the answer of a run's model to a prompt, token by token.
 
-python generate.py run=outputs/runs/NAME                        an example of the run's task
-python generate.py run=outputs/runs/NAME prompt="3 1 4 1 5 9"   these tokens
+python generate.py run=outputs/runs/NAME                        for an example of the run's task
+python generate.py run=outputs/runs/NAME prompt="3 1 4 1 5 9"   for these tokens
 """
 
 import sys
@@ -13,21 +13,21 @@ from poslab.errors import ConfigError
 from poslab.system.startup import quick_imports
 
 OPTIONS = {
-    "run": Option("the run's folder, a job's in a sweep too; latest: the newest in outputs/runs"),
-    "prompt": Option('tokens with spaces between, in double quotes: prompt="3 1 4"; default: an example of the task'),
-    "max_new_tokens": Option("how many tokens to write; default: the whole answer", whole(1)),
+    "run": Option("folder of a run or of a sweep's job; latest: the newest in outputs/runs"),
+    "prompt": Option('tokens separated by spaces, in double quotes: prompt="3 1 4"; default: an example of the task'),
+    "max_new_tokens": Option("number of tokens to generate; default: the whole answer", whole(1)),
     "checkpoint": Option("last (default), best, or a file", str, "last"),
-    "context": Option("let a scheme without an end go on to so many tokens", whole(1)),
-    "cache": Option("false: read everything again for each token; the same answer, slower", switch, True),
-    "temperature": Option("0 (default): always the likeliest token; above: draw", number, 0.0),
-    "top_k": Option("draw among so many likeliest tokens only", whole(1)),
-    "seed": Option("of the draws, and of the example without a prompt; default 0", whole(0, MOST_SEED), 0),
+    "context": Option("extend the context to so many tokens, if the position scheme has no limit", whole(1)),
+    "cache": Option("false: read the whole sequence again for each token; the same answer, slower", switch, True),
+    "temperature": Option("0 (default): always the most likely token; above 0: draw", number, 0.0),
+    "top_k": Option("draw only among so many most likely tokens", whole(1)),
+    "seed": Option("seed of the draws, and of the example without a prompt; default 0", whole(0, MOST_SEED), 0),
     "device": Option("auto (default): an accelerator if there is one; or cpu, cuda, ...", str, "auto"),
 }
 
 
 def main(values: dict[str, Any]) -> None:
-    # Here and not at the top: a typing error needs no torch.
+    # Imported here, so that a mistyped argument is reported without importing torch.
     from poslab.trained import choose_device, find_checkpoint, find_run, in_precision_of, load
 
     folder = find_run(values["run"])
@@ -47,11 +47,11 @@ def main(values: dict[str, Any]) -> None:
         prompt = task.prompt(task.encode(values["prompt"]))
     n_new = values["max_new_tokens"] or task.answer_length(prompt)
     if n_new < 1:
-        raise ConfigError("the prompt leaves nothing to answer; give other tokens, or max_new_tokens=")
+        raise ConfigError("the prompt contains its whole answer; give other tokens, or max_new_tokens=")
     if values["context"]:
         if values["context"] < model.max_context_length:
             raise ConfigError(
-                f"context={values['context']} is below the model's {model.max_context_length}; leave it out"
+                f"context={values['context']} is below the model's context of {model.max_context_length}; leave it out"
             )
         model = model.extended(values["context"])
     tokens = generate(

@@ -1,4 +1,4 @@
-"""The floor: the default job as a bare PyTorch script, with no framework, no validation, no logging and no files."""
+"""The lower bound: the default job as a bare PyTorch script, without framework, validation, logging and files."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ SYMBOLS, LENGTH, D_MODEL, N_HEADS, BATCH, STEPS = 64, 6, 32, 4, 16, 360
 
 
 class BareModel(nn.Module):
-    """Token + learned position -> one attention layer -> linear head: the parameters of the default job."""
+    """Token + learned position -> one attention layer -> linear head, with the same parameters as the default job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class BareModel(nn.Module):
 
 
 def train(model: nn.Module, steps: int, lr: float = 5e-3, length: int = LENGTH) -> float:
-    """Teach a model of ``SYMBOLS + 1`` tokens to copy strings of ``length``; returns the last loss in nats."""
+    """Train a model with ``SYMBOLS + 1`` tokens to copy strings of ``length`` symbols; return the last loss in nats."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     separator = torch.full((BATCH, 1), SYMBOLS)
     loss = torch.zeros(())

@@ -1,4 +1,4 @@
-"""The default job written with Lightning by hand: a data set of rows, a loader that collates, a log call a step."""
+"""The default job written directly with Lightning: a map-style dataset, a DataLoader, and one log call per step."""
 
 import lightning
 import torch
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class CopyRows(Dataset[tuple[Tensor, Tensor]]):
-    """Row ``index`` is a string, the separator and the string again; in the targets only the second one counts."""
+    """Rows of a random string, a separator and the string again; the targets ignore everything before the answer."""
 
     def __init__(self, n_rows: int) -> None:
         self.n_rows = n_rows

@@ -1,9 +1,9 @@
-"""Runs a script as ``python SCRIPT ARGUMENTS`` would, and notes when it took its first and its last optimiser step.
+"""Run a script like ``python SCRIPT ARGUMENTS`` and record the times of its first and last optimiser step.
 
     BENCH_MARKS=marks.json python benchmarks/marked.py train.py pos=alibi
 
-Of a poslab run it also notes when ``fit`` ended and how long the diagnostics took. `Marks` does the same for runs in
-this process. Nothing heavy is imported before the script does.
+For a poslab run it also records when ``fit`` ended and how long the diagnostics took. `Marks` does the same for runs in
+the current process. This file imports no large package before the script does, so that the start is measured right.
 """
 
 import atexit
@@ -28,7 +28,7 @@ class Marks:
         self.first_step = self.last_step = self.fit_end = 0.0
         self.step_times: list[float] = []
         self.diagnostics = self.diagnostics_before = self.diagnostics_by_fit_end = 0.0
-        """Time that was waited for the diagnostics: in all, before the first step, and until ``fit`` had ended."""
+        """Time spent waiting for diagnostics: in total, before the first step, and until ``fit`` had ended."""
         self._inside = 0
 
     @property
@@ -40,7 +40,7 @@ class Marks:
         optimizer_module.register_optimizer_step_post_hook(self._after_step)
 
     def watch_runs(self, _: Any = None) -> None:
-        """Of poslab."""
+        """Time the diagnostics and ``fit`` of poslab runs."""
         import lightning
 
         from poslab.diagnostics import Gallery
@@ -49,7 +49,7 @@ class Marks:
         for owner in (Diagnostic, Gallery):
             for name in ("on_train_start", "on_validation_end", "on_train_end", "on_fit_end"):
                 setattr(owner, name, self._timed(getattr(owner, name)))
-        # The last pictures are waited for when the fit has ended.
+        # A run waits for its last pictures after fit has ended.
         Gallery.close = self._timed(Gallery.close)  # type: ignore[method-assign]
         lightning.Trainer.fit = self._until_the_end(lightning.Trainer.fit)  # type: ignore[method-assign]
 
@@ -71,7 +71,7 @@ class Marks:
                 return method(*arguments, **options)
             finally:
                 self._inside -= 1
-                # One that calls another is counted once.
+                # Only the outermost call counts, so that nested calls are not counted twice.
                 if not self._inside:
                     self.diagnostics += time.perf_counter() - started
 
@@ -90,7 +90,11 @@ class Marks:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls something once a module has been loaded."""
+    """Import hook that calls a function once after a module has been imported.
+
+    Args:
+        actions: module name to the function, which gets the module.
+    """
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self.actions = actions

@@ -1,4 +1,4 @@
-"""Times that can be compared: taken in turn, so that a machine whose speed drifts slows all of them alike."""
+"""Measure times that can be compared: alternating, so that a drift of the machine's speed affects all of them alike."""
 
 import json
 import os
@@ -22,14 +22,20 @@ TRAIN = str(ROOT / "train.py")
 
 
 class Ended(NamedTuple):
-    """A process that has ended well: wall seconds, most memory in MiB, and the marks of `marked.py` with its start."""
+    """A process that has ended without an error.
+
+    Attributes:
+        seconds: wall time.
+        memory: peak resident memory in MiB.
+        marks: the times recorded by `marked.py`, and ``started``, in seconds since the epoch.
+    """
 
     seconds: float
     memory: float
     marks: dict[str, float]
 
     def phases(self) -> dict[str, float]:
-        """Of a poslab run, in seconds: start-up, fit, diagnostics and shutdown; together all of it."""
+        """Split the wall time of a poslab run into start-up, fit, diagnostics and shutdown, in seconds."""
         marks, diagnostics = self.marks, self.marks["diagnostics"]
         before, by_fit_end = marks["diagnostics_before"], marks["diagnostics_by_fit_end"]
         return {
@@ -41,21 +47,21 @@ class Ended(NamedTuple):
 
 
 def process(script: str, *arguments: str) -> Ended:
-    """Run a Python script to its end, in an empty folder of its own.
+    """Run a Python script in a new empty folder and wait for its end.
 
     Raises:
-        RuntimeError: it failed; with what it said.
+        RuntimeError: the script failed; contains the end of its output.
     """
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "wb+") as said:
-        note = Path(folder) / "marks.json"
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "output.txt", "wb+") as output:
+        marks = Path(folder) / "marks.json"
         command = [sys.executable, str(HERE / "marked.py"), script, *arguments]
         started, clock = time.time(), time.perf_counter()
         child = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "BENCH_MARKS": str(note)}, stdout=said, stderr=subprocess.STDOUT
+            command, cwd=folder, env={**os.environ, "BENCH_MARKS": str(marks)}, stdout=output, stderr=subprocess.STDOUT
         )
         memory = 0.0
         if hasattr(os, "wait4"):
-            # Of this child alone, not of all so far.
+            # Resource usage of this child only; resource.getrusage would give the maximum over all children so far.
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             memory = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
@@ -63,22 +69,22 @@ def process(script: str, *arguments: str) -> Ended:
             child.wait()
         seconds = time.perf_counter() - clock
         if child.returncode:
-            said.seek(0)
-            raise RuntimeError(f"{' '.join(command)} failed\n{said.read().decode(errors='replace')[-2000:]}")
-        return Ended(seconds, memory, {**json.loads(note.read_text(encoding="utf-8")), "started": started})
+            output.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed\n{output.read().decode(errors='replace')[-2000:]}")
+        return Ended(seconds, memory, {**json.loads(marks.read_text(encoding="utf-8")), "started": started})
 
 
 class Watched(NamedTuple):
-    """A run in this process, in seconds.
+    """Times of a run in this process, in seconds.
 
     Attributes:
-        steps: how many it took.
-        before_first_step: from the start of the run.
-        stepping: from the first optimiser step to the last.
+        steps: number of optimiser steps.
+        before_first_step: from the start of the run to the first step, without diagnostics.
+        stepping: from the first step to the last.
         typical_step: the median from one step to the next.
-        fit: from the first step to the end of ``fit``, without the diagnostics.
-        diagnostics: how long all of them were waited for.
-        diagnostics_after_fit: that part of it which came when ``fit`` had ended.
+        fit: from the first step to the end of ``fit``, without diagnostics.
+        diagnostics: total time spent waiting for diagnostics.
+        diagnostics_after_fit: the part of this time after the end of ``fit``.
     """
 
     steps: int
@@ -91,7 +97,7 @@ class Watched(NamedTuple):
 
 
 def watched_run(*overrides: str) -> Watched:
-    """Train in this process, as ``python train.py OVERRIDES`` would."""
+    """Train in this process like ``python train.py OVERRIDES``."""
     import logging
 
     import torch
@@ -124,7 +130,7 @@ _WATCHING: list[Marks] = []
 
 
 def _marks() -> Marks:
-    """Fresh marks; this process is made to note them once."""
+    """Reset and return this process's marks; the first call installs the hooks that record them."""
     import torch.optim.optimizer as optimizer_module
 
     if not _WATCHING:
@@ -136,7 +142,10 @@ def _marks() -> Marks:
 
 
 def in_turn(measures: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list]:
-    """What each measure returned, A B C A B C ..; a first turn that warms files and caches up is not counted."""
+    """Call the measures alternately, A B C A B C .., and return the results of each.
+
+    With more than one repeat, an additional first turn warms up files and caches and does not count.
+    """
     taken: dict[str, list] = {name: [] for name in measures}
     for turn in range(repeats + (repeats > 1)):
         for name, measure in measures.items():
@@ -152,7 +161,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def seconds_of(action: Callable[[], object], times: int = 1) -> float:
-    """Of one call, as the mean over several."""
+    """Seconds of one call, as the mean over several calls."""
     started = time.perf_counter()
     for _ in range(times):
         action()
@@ -160,7 +169,7 @@ def seconds_of(action: Callable[[], object], times: int = 1) -> float:
 
 
 def machine() -> str:
-    """What the numbers were taken on, in one line."""
+    """The machine and the versions, in one line."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     model = platform.processor() or platform.machine()
     if (cpuinfo := Path("/proc/cpuinfo")).exists():

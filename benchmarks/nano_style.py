@@ -1,4 +1,4 @@
-"""The default job as one lean script with an evaluation, in the manner of nanoGPT: no framework, everything in view."""
+"""The default job as a single script with evaluation and logging, in the style of nanoGPT and without a framework."""
 
 import math
 import time
@@ -12,12 +12,12 @@ LEARNING_RATE = 5e-3
 EVAL_EVERY, EVAL_BATCHES = 120, 32
 LOG_EVERY = 10
 GRADIENT_CLIP = 1.0
-# Token ids of a long text would lie in a file; here a tensor of symbols is as good, and batches are cut from it.
+# nanoGPT cuts its batches from a file of token ids; here they are cut from a random tensor.
 STREAM = torch.randint(SYMBOLS, (500_000,), generator=torch.Generator().manual_seed(0))
 
 
 def get_batch(split: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets (B, T), from the first nine tenths of the stream or from the rest."""
+    """Inputs and targets (B, T): ``train`` from the first nine tenths of the stream, ``val`` from the rest."""
     border = len(STREAM) * 9 // 10
     data = STREAM[:border] if split == "train" else STREAM[border:]
     starts = torch.randint(len(data) - LENGTH, (BATCH,))
@@ -29,7 +29,7 @@ def get_batch(split: str) -> tuple[Tensor, Tensor]:
 
 
 def rate_at(step: int, warmup: int = 0) -> float:
-    """Linear warm-up, then a cosine to a tenth of the rate."""
+    """Learning rate: linear warm-up, then cosine decay to a tenth of the full rate."""
     if step < warmup:
         return LEARNING_RATE * (step + 1) / (warmup + 1)
     progress = (step - warmup) / max(1, STEPS - warmup)

@@ -1,7 +1,7 @@
-"""Measures how fast poslab is and writes a dated table to ``benchmarks/results/``: ``make bench``.
+"""Measure the speed of poslab and write a dated table to ``benchmarks/results/``: ``make bench``.
 
-Everything is measured in turn in one session, in medians and ratios; quote those and never a single time. Have nothing
-else going on meanwhile.
+The alternatives are measured alternately in one session. Quote medians and ratios, never a single time. Run nothing
+else on the machine meanwhile.
 """
 
 import argparse
@@ -20,14 +20,16 @@ PARTS = ("start", "fit", "seeds", "attention", "generation", "compile")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"some of: {', '.join(PARTS)}; all if none")
-    parser.add_argument("--repeats", type=int, help="of each part, instead of its own number")
-    parser.add_argument("--full", action="store_true", help="run what is otherwise reckoned from less; half an hour")
-    parser.add_argument("--output", type=Path, help="the file to write; results/<date>.md, or -<parts>.md of some")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"some of: {', '.join(PARTS)}; default: all")
+    parser.add_argument("--repeats", type=int, help="number of repeats of each part; default: the part's own number")
+    parser.add_argument(
+        "--full", action="store_true", help="measure also what is otherwise estimated from shorter runs; half an hour"
+    )
+    parser.add_argument("--output", type=Path, help="the file to write; default: results/<date>[-<parts>].md")
     arguments = parser.parse_args()
     chosen = arguments.parts or list(PARTS)
     if unknown := set(chosen) - set(PARTS):
-        parser.error(f"no part is called {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(unknown)}; the parts are: {', '.join(PARTS)}")
     about, texts = machine(), []
     for name in chosen:
         part = importlib.import_module(f"parts.{name}")

@@ -1,1 +1,1 @@
-"""What ``make bench`` measures: each module here is a part, with ``measure(repeats, full)`` that returns Markdown."""
+"""The parts of ``make bench``: each module has a function ``measure(repeats, full)`` that returns Markdown."""

@@ -1,4 +1,4 @@
-"""``compile=true``: what a step gains by it, and what compiling takes."""
+"""Measure ``compile=true``: the time of a step, the time of compiling, and when compiling pays off."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ def measure(repeats: int, full: bool) -> str:
         ways = {str(compiled): partial(run, steps, overrides, compiled) for compiled in (False, True)}
         found: dict[str, list[Watched]] = in_turn(ways, repeats)
         plain, fast = (1000 * median([one.typical_step for one in found[way]]) for way in ("False", "True"))
-        # It compiles before the first step, and again when a second length comes.
+        # Time outside of typical steps. torch compiles before the first step, and again for a second sequence length.
         extra = [one.before_first_step + one.stepping - one.typical_step * (one.steps - 1) for one in found["True"]]
         usual = [one.before_first_step + one.stepping - one.typical_step * (one.steps - 1) for one in found["False"]]
         wait = median(extra) - median(usual)
@@ -45,8 +45,8 @@ def measure(repeats: int, full: bool) -> str:
     return "\n\n".join(
         [
             "## compile=true",
-            "The median step in ms; what compiling takes (from torch's cache on disk, after the first time); and the "
-            "number of steps from which on it pays.",
-            table(("job", "as it is", "compiled", "times faster", "compiling, s", "pays from"), rows),
+            "The median step in ms; the time of compiling (with torch's cache on disk, after the first time); and the "
+            "number of steps after which compiling pays off.",
+            table(("job", "not compiled", "compiled", "times faster", "compiling, s", "pays off after"), rows),
         ]
     )

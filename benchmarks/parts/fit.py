@@ -1,4 +1,4 @@
-"""In one process: the steps per second of a fit against a bare loop's, and what the diagnostics add to it."""
+"""Measure in one process the steps per second of ``fit`` and of a bare loop, and the time of the diagnostics."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,10 +17,17 @@ REPEATS = 3
 
 
 class Size(NamedTuple):
-    """A job: its name and its overrides, D and the tokens of a row, and how many of its steps are measured.
+    """A job of one size.
 
-    ``share`` is the part of a default run's epoch that this many steps are: the validation set of ``val_examples`` is
-    cut alike, so that it takes its usual part of the time.
+    Attributes:
+        name: name in the tables.
+        overrides: settings of the run.
+        d_model: D.
+        seq_len: T, tokens per row.
+        steps: number of steps that are measured.
+        share: length of an epoch relative to the default of 120 steps. The validation set is reduced by the same
+            factor, so that validation takes its usual share of the time.
+        val_examples: size of the full validation set.
     """
 
     name: str
@@ -43,10 +50,10 @@ class Size(NamedTuple):
         return TransformerLM(SYMBOLS + 1, self.d_model, 4, 6, self.seq_len, positions=positions)
 
     def bare(self) -> float:
-        """Seconds of a bare loop's step."""
+        """Seconds per step of a bare loop."""
         threads = torch.get_num_threads()
         torch.set_num_threads(choose_threads("auto", BATCH, self.seq_len, self.d_model))
-        # One epoch is enough where three take long.
+        # A third of the steps for the large size, whose steps take long.
         steps = self.steps if self.seq_len < 100 else self.steps // 3
         seconds = seconds_of(partial(train, self.model(), steps, length=self.length)) / steps
         torch.set_num_threads(threads)
@@ -77,7 +84,7 @@ def measure(repeats: int, full: bool) -> str:
     share = 1.0 if full else 1 / 4
     large = Size("D 128, T 256, 6 layers", LARGE, 128, 256, round(360 * share), share, 96)
     rows, costs = [], []
-    # What is over in a second is taken more often: the machine's noise is of the same size as the differences.
+    # Short runs are repeated more often, because the noise is as large as their differences.
     for size, times in ((SMALL, 5 * repeats), (large, repeats)):
         ways: dict[str, Callable[[], object]] = {
             "bare": size.bare,
@@ -85,10 +92,10 @@ def measure(repeats: int, full: bool) -> str:
             "all": size.run,
         }
         if share < 1 and size is large:
-            # Its steps as one epoch: in three short ones checkpoints would come four times as often.
-            part = round(size.val_examples * size.steps / 120)
-            one = "trainer.max_epochs=1", f"data.steps_per_epoch={size.steps}", f"data.val_examples={part}"
-            ways["one epoch"] = partial(size.run, "diagnostics=none", *one)
+            # All steps in one epoch: with three short epochs, checkpoints would be saved four times as often.
+            n_val = round(size.val_examples * size.steps / 120)
+            one_epoch = "trainer.max_epochs=1", f"data.steps_per_epoch={size.steps}", f"data.val_examples={n_val}"
+            ways["one epoch"] = partial(size.run, "diagnostics=none", *one_epoch)
         found = in_turn(ways, times)
         bare = median(found["bare"])
         plain: list[Watched] = found["plain"]
@@ -101,25 +108,25 @@ def measure(repeats: int, full: bool) -> str:
             median([one.fit + one.diagnostics - one.diagnostics_after_fit for one in every]) - usual,
             median([one.fit + one.diagnostics for one in every]) - usual,
         )
-        # Of a whole run: as many looks, between more steps.
+        # Relative to a full run, which has the same number of diagnostics and more steps between them.
         whole = fit * 360
         costs.append((size.name, whole, *(f"{wait:.3g} ({wait / whole:.1%})" for wait in waits)))
     return "\n\n".join(
         [
             "## Fit alone",
             "Steps per second from the first step to the end of `fit`, with logging and the validation after each "
-            "epoch. The bare loop does neither. Of the large size "
+            "epoch. The bare loop does neither. The large size is measured with "
             + (
                 "three epochs."
                 if full
-                else "an epoch of 90 steps, with as small a part of the validation set (`--full`: all)."
+                else "one epoch of 90 steps and a validation set reduced by the same factor (`--full`: all of it)."
             ),
             table(("size", "bare loop", "poslab, diagnostics=none", "ratio"), rows),
             "## Diagnostics",
-            "All of them at their intervals in three epochs of 120 steps, in s and as a share of the fit without: how "
-            "long they are waited for, how much later the fit ends (the process that draws shares the cores), and how "
-            "much later the run ends, which waits for the last pictures."
-            + ("" if full else " Of the large size three epochs of 30 steps are taken, with the looks of a whole run."),
-            table(("size", "fit without, s", "waited", "fit ends later", "run ends later"), costs),
+            "All diagnostics at their default intervals in three epochs of 120 steps, in s and as a share of the fit "
+            "without diagnostics: the time spent waiting for them, how much later the fit ends (the drawing process "
+            "shares the cores), and how much later the run ends, which waits for the last pictures."
+            + ("" if full else " The large size is measured with three epochs of 30 steps and as many diagnostics."),
+            table(("size", "fit without, s", "waiting", "fit ends later", "run ends later"), costs),
         ]
     )

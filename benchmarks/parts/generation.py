@@ -1,4 +1,4 @@
-"""Writing on after a prompt, with the cache of keys and values and without."""
+"""Measure generation after a prompt, with and without the key/value cache."""
 
 from functools import partial
 
@@ -35,12 +35,12 @@ def measure(repeats: int, full: bool) -> str:
     torch.set_num_threads(threads)
     rows = []
     for n in LENGTHS:
-        cached, anew = (1000 * median(found[f"{n} {way}"]) / n for way in (True, False))
-        rows.append((n, cached, anew, anew / cached))
+        cached, uncached = (1000 * median(found[f"{n} {way}"]) / n for way in (True, False))
+        rows.append((n, cached, uncached, uncached / cached))
     return "\n\n".join(
         [
             "## Generation",
-            f"`model=transformer`, D {D_MODEL}, {N_LAYERS} layers, RoPE, one row, one thread; ms a token.",
+            f"`model=transformer`, D {D_MODEL}, {N_LAYERS} layers, RoPE, one row, one thread; ms per token.",
             table(("tokens", "with the cache", "without", "ratio"), rows),
         ]
     )

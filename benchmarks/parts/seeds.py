@@ -1,4 +1,4 @@
-"""Several seeds: in one go, one by one, in parallel processes; from the start of the process to the comparison."""
+"""Compare ways to train several seeds: as one batched computation, one after another, and in parallel processes."""
 
 import torch
 from bare_loop import BareModel, train
@@ -15,12 +15,11 @@ def sweep(*overrides: str) -> float:
 
 
 def measure(repeats: int, full: bool) -> str:
-    # The first turn, which is not counted, also loads what torch loads late.
-    # Steps are over in a second, sweeps in half a minute.
-    return "\n\n".join([copy_steps(3 * repeats), sweeps(max(1, repeats - 1), full)])
+    # Steps take a second and sweeps half a minute, so steps are repeated more often.
+    return "\n\n".join([replica_steps(3 * repeats), sweeps(max(1, repeats - 1), full)])
 
 
-def copy_steps(repeats: int) -> str:
+def replica_steps(repeats: int) -> str:
     steps = 120
 
     def bare() -> float:
@@ -30,11 +29,11 @@ def copy_steps(repeats: int) -> str:
         torch.set_num_threads(threads)
         return seconds / steps
 
-    def bundle(seeds: int) -> float:
-        one: Watched = watched_run(f"seeds={seeds}", "trainer.max_epochs=1", "diagnostics=none")
-        return one.stepping / (one.steps - 1) / seeds
+    def together(seeds: int) -> float:
+        run: Watched = watched_run(f"seeds={seeds}", "trainer.max_epochs=1", "diagnostics=none")
+        return run.stepping / (run.steps - 1) / seeds
 
-    found = in_turn({"bare": bare, "one": lambda: bundle(1), "together": lambda: bundle(TOGETHER)}, repeats)
+    found = in_turn({"bare": bare, "one": lambda: together(1), "together": lambda: together(TOGETHER)}, repeats)
     base = median(found["bare"])
     rows = [
         (name, 1 / median(taken), base / median(taken))
@@ -46,9 +45,9 @@ def copy_steps(repeats: int) -> str:
     ]
     return "\n\n".join(
         [
-            "## Steps of all copies per second",
-            "Between the first and the last step, logging in, validation out.",
-            table(("", "copy-steps a second", "ratio to the bare loop"), rows),
+            "## Steps of all replicas per second",
+            "Between the first and the last step, with logging and without validation.",
+            table(("", "replica steps per second", "ratio to the bare loop"), rows),
         ]
     )
 
@@ -69,10 +68,10 @@ def sweeps(repeats: int, full: bool) -> str:
     for n in COUNTS:
         singles = found.get(f"singles {n}", n * found["single"])
         commands = {
-            f"{n} times `train.py seed=..`": (singles, "" if full else f"{n} x the median of one"),
-            f"`-m seed=range({n})`": (found.get(f"sweep {n}"), "comparison in"),
-            f"`-m seed=range({n}) hydra/launcher=joblib`": (found[f"joblib {n}"], "comparison in"),
-            f"`-m seeds={n}`": (found[f"together {n}"], "comparison in"),
+            f"{n} times `train.py seed=..`": (singles, "" if full else f"{n} x the median of one run"),
+            f"`-m seed=range({n})`": (found.get(f"sweep {n}"), "with comparison"),
+            f"`-m seed=range({n}) hydra/launcher=joblib`": (found[f"joblib {n}"], "with comparison"),
+            f"`-m seeds={n}`": (found[f"together {n}"], "with comparison"),
         }
         rows += [
             (name, seconds, seconds / singles, note)
@@ -82,8 +81,8 @@ def sweeps(repeats: int, full: bool) -> str:
     return "\n\n".join(
         [
             "## Sweeps over seeds",
-            "The default job with other seeds, from the start of the process to its end. A sweep draws "
-            "the first and the last pictures only.",
-            table(("command", "s", "part of single runs", "how"), rows),
+            "The default job with several seeds, from the start of the process to its end. A sweep draws only the "
+            "first and the last pictures.",
+            table(("command", "s", "share of single runs", "note"), rows),
         ]
     )

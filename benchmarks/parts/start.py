@@ -1,4 +1,4 @@
-"""Whole processes, imports included: the default run, where its time goes, and what it takes of memory."""
+"""Measure whole processes, imports included: the time of the default run, its phases, and its memory."""
 
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ def measure(repeats: int, full: bool) -> str:
         name: [one.marks["first_step"] - one.marks["started"] for one in found[name]]
         for name in (BARE, NANO, BY_HAND, PLAIN, RUN)
     }
-    # The default run without the pictures of the untrained model, which it draws before its first step.
+    # Without the diagnostics of the untrained model, which run before the first step.
     to_first_step[RUN] = [one.phases()["start-up"] for one in found[RUN]]
     start = {IMPORTS: [one.seconds for one in found[IMPORTS]], **to_first_step}
     memory = {name: [one.memory for one in found[name]] for name in (MODEL, BARE, BY_HAND, PLAIN, RUN)}
@@ -48,13 +48,13 @@ def measure(repeats: int, full: bool) -> str:
             "## The whole default run",
             "360 steps of 16 rows; a process from its start to its end.",
             ratios(whole, BARE),
-            "Where it goes, median s. Start-up ends at the first optimiser step; the validation of the untrained "
-            "model is in it, the diagnostics of it are not.",
+            "Phases, median s. Start-up ends at the first optimiser step; it includes the validation of the untrained "
+            "model, but not its diagnostics.",
             table(("", *phases), split),
             "## From the start of the process to the first optimiser step",
-            "Without diagnostics; importing ends with the process.",
+            "Without diagnostics; the time of the imports is that of the whole process.",
             ratios(start, IMPORTS),
-            "## Most memory",
+            "## Peak memory",
             ratios(memory, MODEL, "MiB"),
         ]
     )
