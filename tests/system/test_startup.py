@@ -54,7 +54,7 @@ def test_a_process_ends_with_everything_frozen() -> None:
     script = (
         "import atexit, gc\n"
         "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\n"
-        "from poslab.startup import quick_exit\n"
+        "from poslab.system.startup import quick_exit\n"
         "quick_exit()\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
