@@ -77,7 +77,7 @@ def _method(tested: int) -> str:
 def _of_axis(
     group: Sequence[Contrast], jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]
 ) -> list[Statement]:
-    """The sentences on one axis; if all its contrasts are untestable for the same reason, there is only one."""
+    """The sentences on one axis; a single one if no two completed jobs differ in this axis alone."""
     never = [each for each in group if each.reason == "never alone"]
     if len(never) > 1 and len(never) == len(group):
         name = names[group[0].axis]

@@ -75,9 +75,9 @@ def paired_test(differences: Sequence[float], hidden: float = 0.0) -> Test | Non
 
     Args:
         differences: one per seed.
-        hidden: variance of a difference that is due to rounding both sides to whole validations. The test uses at least
-            this variance: if all seeds are rounded to the same validation, the observed variance is 0, but the true one
-            is not.
+        hidden: variance of a difference that comes from rounding: a step is known only up to the next validation. The
+            test uses at least this variance, because the observed variance is 0 if all seeds are rounded to the same
+            validation.
 
     Returns:
         the result; None if every seed has exactly the same difference, not 0, and ``hidden`` is 0: then the variance is

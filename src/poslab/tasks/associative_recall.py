@@ -83,7 +83,7 @@ class AssociativeRecallTask(Task):
         return f"k{token}" if token < self.n_keys else f"v{token - self.n_keys}"
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        """Cells (query, key), (T, T), of each queried key and the value after its first occurrence."""
+        """Cells (T, T): for each query, the position of the value after the first occurrence of the queried key."""
         cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
         first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
         queries = np.flatnonzero((tokens < self.n_keys) & (first < np.arange(len(tokens))))

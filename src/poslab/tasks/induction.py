@@ -59,7 +59,7 @@ class InductionTask(Task):
         return str(token)
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        """Cells (query, key), (T, T), of each repeated token and the token after its first occurrence."""
+        """Cells (T, T): for each query token that occurred before, the key after its first occurrence."""
         cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
         first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
         queries = np.flatnonzero(first < np.arange(len(tokens)))
