@@ -1,4 +1,4 @@
-"""Hydra's door to poslab's sweeps: ``hydra/sweeper=grid``. Hydra looks for sweepers in this package only."""
+"""The sweeper ``hydra/sweeper=grid``; Hydra looks for sweepers in this package only."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,12 @@ ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweepe
 
 
 class GridSweeper(BasicSweeper):
-    """Every combination of the values given, checked before the first job starts; see `poslab.sweeps`.
+    """Runs every combination of the given values; see `poslab.sweeps`.
 
-    ``jobs`` lists settings that belong together (``pos=hard_alibi model.n_heads=8``); each is combined with the grid.
+    Args:
+        max_batch_size: not used; Hydra's own sweeper has it.
+        params: settings that an experiment sweeps.
+        jobs: settings that belong together, ``pos=hard_alibi model.n_heads=8``; each is combined with the grid.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class GridSweeper(BasicSweeper):
         self.jobs = list(jobs or [])
 
     def sweep(self, arguments: list[str]) -> Any:
-        # Hydra imports this module at every start, --help included.
+        # Not at the top: Hydra imports this module at every start, also for --help.
         from poslab.sweeps.grid import with_jobs
         from poslab.sweeps.sweep import Sweep
 
@@ -43,7 +46,7 @@ class GridSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=loader)
         typed = parser.parse_overrides(arguments)
         keys = {override.key_or_group for override in typed}
-        # What is typed counts, not what the experiment would take without it.
+        # A typed value replaces the experiment's.
         planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
         grid = with_jobs(self.split_arguments([*planned, *typed], None)[0], self.jobs)
         return Sweep(self.config, self.launcher, loader).run_grid(grid)

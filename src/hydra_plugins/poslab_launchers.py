@@ -1,7 +1,7 @@
-"""Hydra's door to poslab's parallel launchers, ``hydra/launcher=joblib`` and so on. Hydra looks in this package only.
+"""The launchers ``hydra/launcher=joblib``, ``ray`` and ``submitit_*``; Hydra looks for launchers in this package only.
 
-Not the public plugins: there a job whose process dies takes the rest of the sweep with it, the one for Ray holds
-cloudpickle below 3 and installs boto3, and together they make every start of the program slower.
+With the public plugins a job whose process dies ends the whole sweep. The one for Ray also requires cloudpickle below 3
+and boto3, and together they slow down every start of the program.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OwnLaunchersFirst(SearchPathPlugin):
-    """Lets a program's own ``hydra/launcher/joblib.yaml`` stand alone where the public plugin is installed too.
+    """Removes a public plugin's settings where the program has its own ``hydra/launcher/joblib.yaml``.
 
     Hydra would take the plugin's settings of the same name for a schema and merge the two.
     """
@@ -36,7 +36,7 @@ class OwnLaunchersFirst(SearchPathPlugin):
 
 
 class ParallelLauncher(Launcher):
-    """Runs jobs side by side; see `poslab.launchers`, which is imported only for a sweep that uses one."""
+    """Runs jobs in parallel; see `poslab.launchers`, which only a sweep that uses it imports."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -53,19 +53,19 @@ class ParallelLauncher(Launcher):
 
     @abstractmethod
     def open_pool(self, settings: dict[str, Any]) -> "Pool":
-        """What runs the jobs.
+        """Open the workers.
 
         Raises:
-            ConfigError: it is not installed, or cannot be had here.
+            ConfigError: their package is not installed, or they are not available here.
         """
 
     @property
     def workers(self) -> int | str:
-        """How many jobs run at once."""
+        """How many jobs run at once, or where they wait."""
         return self.pool.workers
 
     def check_devices(self, accelerator: str, devices: int) -> None:
-        """Refuse a job whose devices are missing where this launcher would run it.
+        """Refuse a job whose devices this launcher's workers do not have.
 
         Raises:
             ConfigError: names the device and the way out.

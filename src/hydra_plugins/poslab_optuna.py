@@ -1,4 +1,4 @@
-"""Hydra's door to poslab's search: ``hydra/sweeper=optuna``. Hydra looks for sweepers in this package only."""
+"""The sweeper ``hydra/sweeper=optuna``; Hydra looks for sweepers in this package only."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 @dataclass
 class ObjectiveConf:
-    """One number of a job's result, and which way it is better."""
+    """A number of a job's result and the direction in which it improves."""
 
     metric: str = "val/loss"
     direction: str = "minimize"
@@ -26,7 +26,7 @@ class OptunaSweeperConf:
     n_jobs: int = 1
     objectives: list[ObjectiveConf] = field(default_factory=lambda: [ObjectiveConf()])
     sampler: str = "tpe"
-    sampler_options: Any = None  # a dict of any keys: a typed one could not be given without a plus
+    sampler_options: Any = None  # Any, because the keys of a typed dict could not be given without a plus
     pruner: str = "none"
     pruner_options: Any = None
     seed: int = 0
@@ -38,14 +38,14 @@ ConfigStore.instance().store(group="hydra/sweeper", name="optuna", node=OptunaSw
 
 
 class OptunaSweeper(BasicSweeper):
-    """Looks for the best settings instead of trying them all; see `poslab.sweeps.search`."""
+    """Searches for the best settings instead of running them all; see `poslab.sweeps.search`."""
 
     def __init__(self, params: dict[str, str] | None = None, **options: Any) -> None:
         super().__init__(max_batch_size=None, params=params)
         self.options = options
 
     def sweep(self, arguments: list[str]) -> Any:
-        # Hydra imports this module at every start, --help included.
+        # Not at the top: Hydra imports this module at every start, also for --help.
         from poslab.errors import ConfigError
 
         try:

@@ -1,1 +1,1 @@
-"""A grid or a search: its jobs, their folders, and the comparison at the end."""
+"""Runs the jobs of a grid or a search, each in a folder of its own, and compares them at the end."""

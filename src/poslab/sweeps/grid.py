@@ -10,29 +10,29 @@ LONGEST_LABEL = 60
 
 
 def with_jobs(grid: Sequence[Sequence[str]], jobs: Sequence[str]) -> list[list[str]]:
-    """Every combination of a grid with every one of some listed jobs; the grid alone where none are listed.
+    """Combine each entry of a grid with each listed job; without listed jobs, return the grid.
 
-    A key that a job and the grid both have selects: the combination is left out unless the values agree.
+    Where an entry and a job set the same key, they are combined only if the values agree.
 
     Args:
-        grid: overrides of each combination.
-        jobs: overrides that belong together, with spaces between, quoted as in a shell.
+        grid: overrides of each entry.
+        jobs: overrides that belong together, separated by spaces and quoted as in a shell.
 
     Raises:
-        ConfigError: nothing is left.
+        ConfigError: no combination is left, or a job cannot be read.
     """
     if not jobs:
         return [list(overrides) for overrides in grid]
     listed = [_listed_job(job) for job in jobs]
     combined = [
-        [*overrides, *(override for key, override in job.items() if key not in ours)]
-        for overrides, ours in ((overrides, _by_key(overrides)) for overrides in grid)
+        [*overrides, *(override for key, override in job.items() if key not in typed)]
+        for overrides, typed in ((overrides, _by_key(overrides)) for overrides in grid)
         for job in listed
-        if all(ours.get(key, override) == override for key, override in job.items())
+        if all(typed.get(key, override) == override for key, override in job.items())
     ]
     if not combined:
-        typed = " ".join(override for key, override in _by_key(grid[0]).items() if any(key in job for job in listed))
-        raise ConfigError(f"none of the jobs in hydra.sweeper.jobs has {typed}; there are: {'; '.join(jobs)}")
+        wanted = " ".join(override for key, override in _by_key(grid[0]).items() if any(key in job for job in listed))
+        raise ConfigError(f"none of the jobs in hydra.sweeper.jobs has {wanted}; there are: {'; '.join(jobs)}")
     return combined
 
 
@@ -40,7 +40,7 @@ def _listed_job(job: str) -> dict[str, str]:
     """The overrides of one listed job by their key.
 
     Raises:
-        ConfigError: it is no text of overrides; names it.
+        ConfigError: the text holds something else than overrides; names it.
     """
     try:
         words = shlex.split(str(job))
@@ -48,7 +48,7 @@ def _listed_job(job: str) -> dict[str, str]:
         raise ConfigError(f"hydra.sweeper.jobs: {job} cannot be read ({error})") from error
     if not words or not all("=" in word.lstrip("~") or word.startswith("~") for word in words):
         raise ConfigError(
-            f"hydra.sweeper.jobs: '{job}' is no job; write its settings with spaces between, pos=rope seed=1"
+            f"hydra.sweeper.jobs: '{job}' is not a job; write its settings with spaces between, pos=rope seed=1"
         )
     return _by_key(words)
 
@@ -58,7 +58,7 @@ def _by_key(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:
-    """The keys that have more than one value in the grid, or that only some of the combinations have."""
+    """The keys that have several values in the grid, or that only some entries set."""
     values: dict[str, list[str]] = {}
     for overrides in grid:
         for override in overrides:
@@ -68,14 +68,15 @@ def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:
 
 
 def job_label(overrides: Sequence[str], varying: set[str]) -> str:
-    """What is different about a job, in portable characters: ``learned-d_model32-n_heads4-seed1``."""
+    """The varying settings of a job in portable characters, ``learned-d_model32-n_heads4-seed1``."""
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         if override.partition("=")[0] in varying:
             if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", value):
-                value = f"{float(value):.4g}"  # drawn by a search; the key at the end tells it from its neighbours
-            # A choice of a group says what it is; a number and a yes or no need their key.
+                # Drawn by a search; the key behind the label tells it from similar values.
+                value = f"{float(value):.4g}"
+            # The choice of a group explains itself; a number or a truth value needs its key.
             plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value.lower() not in ("true", "false", "null")
             parts.append(value if plain else f"{key.split('.')[-1]}{value}")
     label = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).strip("._-")
