@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from poslab.config.overrides import key_of
 from poslab.errors import ConfigError
 
 LONGEST_LABEL = 60
@@ -54,7 +55,7 @@ def _listed_job(job: str) -> dict[str, str]:
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:
-    return {override.lstrip("+").partition("=")[0]: override for override in overrides}
+    return {key_of(override): override for override in overrides}
 
 
 def varying_keys(grid: Sequence[Sequence[str]]) -> set[str]:

@@ -1,12 +1,11 @@
-"""A grid of jobs: checked before the first one starts, each in a folder of its own, resumed by what a job is.
+"""Runs a set of jobs: checks them before the first one starts, gives each a folder, and skips those that have finished.
 
-The jobs themselves are run by whichever launcher Hydra was told to use; everything here reads and writes the sweep's
-folder only, so all launchers leave the same.
+Hydra's launcher runs the jobs. The sweep reads only their folders, so it works alike with every launcher.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -14,31 +13,32 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.build import build_task
-from poslab.cli.explain import explain, main_config_dir
+from poslab.cli.explain import one_line
 from poslab.config.identity import job_key
-from poslab.config.overrides import job_overrides, override
+from poslab.config.overrides import override
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.preflight.checks import check_buildable
 from poslab.preflight.ranks import check_alone
 from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
-from poslab.runs.result import stored_status
+from poslab.runs.result import stored_result
 from poslab.sweeps.grid import job_label, varying_keys
-from poslab.sweeps.plan import PLAN_FILE, Job, as_json, check_place, invalid_entry, lost_copies, supersede, sweep_folder
+from poslab.sweeps.plan import PLAN_FILE, Job, as_json, supersede, sweep_folder
+from poslab.system.devices import check_device
 from poslab.system.files import write_atomically
 from poslab.system.shell import shell_quoted, tensorboard_command
 
 log = logging.getLogger(__name__)
 # Sentences of the comparison on the console; the rest is in its files.
-MOST_SAID = 5
-# A diverged job would diverge again: the same numbers, the same end.
+MOST_STATEMENTS = 5
+# A diverged job would diverge again.
 FINISHED = ("completed", "diverged")
 
 
 class Sweep:
     """One sweep, from its first jobs to the comparison.
 
-    A grid adds all its jobs at once; a search adds a batch, looks at the results and adds the next.
+    A grid adds all its jobs at once; a search adds a batch, reads the results and adds the next.
 
     Args:
         config: of the multirun, with Hydra's own part.
@@ -58,20 +58,18 @@ class Sweep:
             config.hydra.sweep.dir = str(self.folder)
 
     def run_grid(self, grid: Sequence[Sequence[str]]) -> list[Any]:
-        """Run what is missing of a whole grid; the comparison is written however it ends.
+        """Run the unfinished jobs of a whole grid and write the comparison, also after an error.
 
         Raises:
-            ConfigError: nothing can be run, or a combination cannot and ``sweep.on_invalid=fail``.
+            ConfigError: no combination can be run, or one cannot and ``sweep.on_invalid=fail``.
             SystemExit: a job failed, diverged or was interrupted.
         """
         self.add(grid)
-        self.refuse_if_asked()
+        self.refuse_invalid()
         self.announce()
         try:
-            jobs = list(self.jobs.values())
-            returned = (
-                self.launch(jobs) if self.config.sweep.on_failure == "continue" else self.launch_until_failure(jobs)
-            )
+            launch = self.launch if self.config.sweep.on_failure == "continue" else self.launch_until_failure
+            returned = launch([*self.jobs.values()])
         except BaseException:
             # A Ctrl-C keeps its own exit code.
             self.conclude()
@@ -85,10 +83,10 @@ class Sweep:
 
         Args:
             grid: overrides of each job.
-            varying: the keys that name a job's folder, where these jobs alone do not tell them.
+            varying: the keys that name a job's folder; None: those that differ in this grid.
 
         Returns:
-            a job for each combination, those that cannot be run with their reason.
+            a job for each combination, with a reason where it cannot be run.
         """
         varying = varying_keys(grid) if varying is None else varying
         added = [self._job(list(overrides), varying) for overrides in grid]
@@ -99,18 +97,38 @@ class Sweep:
                 self.jobs.setdefault(job.key, job)
         return added
 
+    def _job(self, overrides: list[str], varying: set[str]) -> Job:
+        job = Job(overrides)
+        try:
+            job.key = job_key(composed_job(self.config, self.launcher, self.loader, overrides))
+        except ConfigError as error:
+            # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
+            job.reason = one_line(str(error))
+            return job
+        # A folder that holds this job already keeps its name.
+        known = sorted(folder.name for folder in self.folder.glob(f"*-{job.key}"))
+        job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
+        # A folder without a readable status was claimed and not finished.
+        job.state = self.result(job).get("status") or ("interrupted" if known else "new")
+        return job
+
+    def result(self, job: Job) -> dict[str, Any]:
+        """What a job stored in ``result.json``; empty if it stored nothing or cannot be run."""
+        return {} if job.reason else stored_result(self.folder / job.name)
+
     def write_plan(self) -> None:
-        """Record what this sweep is; from here on its folder is there."""
-        write_atomically(self.folder / INVALID_FILE, as_json([invalid_entry(job) for job in self.invalid]))
+        """Store the list of jobs; this makes the sweep's folder."""
+        invalid = [{"overrides": job.overrides, "reason": job.reason} for job in self.invalid]
+        write_atomically(self.folder / INVALID_FILE, as_json(invalid))
         claims = OmegaConf.to_container(self.config.sweep.claims)
         if claims:
             write_atomically(self.folder / CLAIMS_FILE, as_json(claims))
         write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
 
     def launch(self, jobs: Sequence[Job]) -> list[Any]:
-        """Run those of the jobs that have not finished; what each left is in its folder.
+        """Run the unfinished ones of these jobs.
 
-        A job whose folder holds a part of it goes on from its last checkpoint; a failed one begins again.
+        An interrupted job resumes from its last checkpoint; a failed one starts again.
         """
         self.write_plan()
         due = [job for job in jobs if not job.reason and job.state not in FINISHED]
@@ -119,112 +137,117 @@ class Sweep:
                 supersede(self.folder, job.name)
         if not due:
             return []
-        # Absolute: a worker of a cluster may stand elsewhere.
+        # Absolute, because a cluster's worker may have another working directory.
         own = [override("hydra.sweep.dir", str(self.folder.absolute())), "resume=auto"]
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
         return list(self.launcher.launch(launched, initial_job_idx=0))
 
     def launch_until_failure(self, jobs: Sequence[Job]) -> list[Any]:
-        """As many at a time as there are workers, and no more once one has failed or diverged.
+        """Run as many jobs at a time as there are workers, until one fails or diverges.
 
-        A cluster that queues jobs itself has been given them all.
+        A cluster with a queue of its own gets all jobs at once.
         """
         due = [job for job in jobs if job.state not in FINISHED]
-        workers = getattr(self.launcher, "workers", 1)
-        size = workers if isinstance(workers, int) else max(1, len(due))
+        size = self.workers if isinstance(self.workers, int) else max(1, len(due))
         returned = []
         for first in range(0, len(due), size):
             batch = due[first : first + size]
             returned += self.launch(batch)
-            failed = [
-                job.name
-                for job in batch
-                if stored_status(self.folder / job.name) in ("failed", "diverged")
-                or lost_copies(self.folder / job.name)
-            ]
+            results = {job.name: self.result(job) for job in batch}
+            stopping = ("failed", "diverged")
+            failed = [name for name, one in results.items() if one.get("status") in stopping or diverged_replicas(one)]
             if failed:
                 log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
                 break
         return returned
 
-    def _job(self, overrides: list[str], varying: set[str]) -> Job:
-        job = Job(overrides)
-        try:
-            config = checked_job(self.loader.load_sweep_config(self.config, overrides))
-            check_place(self.launcher, config)
-        except ConfigError as error:
-            # A combination that cannot exist; an unknown name or a wrong type is a mistake, and ends the sweep here.
-            job.reason = explain(error, main_config_dir(self.config))
-            return job
-        job.key = job_key(config)
-        job.name = self._folder_name(job, varying)
-        status = stored_status(self.folder / job.name)
-        # A folder without a readable status was claimed and not finished.
-        job.state = status or ("interrupted" if (self.folder / job.name).exists() else "new")
-        return job
+    @property
+    def workers(self) -> int | str:
+        """How many jobs run at once, or where they wait; Hydra's own launcher runs one."""
+        workers: int | str = getattr(self.launcher, "workers", 1)
+        return workers
 
-    def _folder_name(self, job: Job, varying: set[str]) -> str:
-        """The folder that holds this job already, whatever it is called, or a new name for one."""
-        for known in sorted(self.folder.glob(f"*-{job.key}")):
-            return known.name
-        return f"{job_label(job.overrides, varying)}-{job.key}"
+    @property
+    def place(self) -> str:
+        """The launcher and its workers, for the console."""
+        return f"launcher {self.config.hydra.runtime.choices['hydra/launcher']}, workers {self.workers}"
 
-    def refuse_if_asked(self) -> None:
-        """Stop before the first job if there is none, or if a combination cannot be run and that was not to be.
+    def refuse_invalid(self) -> None:
+        """Stop before the first job if no combination can be run, or if one cannot and ``sweep.on_invalid=fail``.
 
         Raises:
             ConfigError: names the first of them and why.
         """
         if self.invalid and (not self.jobs or self.config.sweep.on_invalid == "fail"):
-            listed = "; ".join(f"{' '.join(job_overrides(job.overrides))}: {job.reason}" for job in self.invalid[:3])
+            listed = "; ".join(f"{job.typed}: {job.reason}" for job in self.invalid[:3])
             more = f" (and {len(self.invalid) - 3} more)" if len(self.invalid) > 3 else ""
             total = len(self.jobs) + len(self.invalid)
             raise ConfigError(f"{len(self.invalid)} of {total} combinations cannot be run: {listed}{more}")
 
     def announce(self) -> None:
-        """The first lines of a sweep: what will run, where, by how many workers, and what will not."""
-        launcher = self.config.hydra.runtime.choices["hydra/launcher"]
-        workers = getattr(self.launcher, "workers", 1)
+        """Print how many jobs run, where, and which combinations are skipped."""
         done = sum(job.state in FINISHED for job in self.jobs.values())
         before = f", {done} done before" if done else ""
         total = f"{len(self.jobs)} {'job' if len(self.jobs) == 1 else 'jobs'}"
-        log.info("sweep  %s: %s%s, launcher %s, workers %s", self.folder, total, before, launcher, workers)
+        log.info("sweep  %s: %s%s, %s", self.folder, total, before, self.place)
         by_reason: dict[str, list[Job]] = {}
         for job in self.invalid:
             by_reason.setdefault(job.reason, []).append(job)
         for reason, jobs in by_reason.items():
-            what = " ".join(job_overrides(jobs[0].overrides)) if len(jobs) == 1 else f"{len(jobs)} jobs"
+            what = jobs[0].typed if len(jobs) == 1 else f"{len(jobs)} jobs"
             log.info("invalid and skipped: %s: %s", what, reason)
 
     def conclude(self) -> bool:
-        """The end table and the comparison; whether every job is complete."""
-        statuses = {job.name: stored_status(self.folder / job.name) or "not started" for job in self.jobs.values()}
+        """Write the comparison and print how the jobs ended; True if every job is complete."""
+        results = {job.name: self.result(job) for job in self.jobs.values()}
+        statuses = {name: result.get("status") or "not started" for name, result in results.items()}
+        diverged = {name: reason for name, result in results.items() if (reason := diverged_replicas(result))}
         for name, status in statuses.items():
-            lost = lost_copies(self.folder / name)
-            if status != "completed" or lost:
-                log.info("%-12s %s%s", status, name, f" ({lost})" if lost else "")
-        try:
-            from poslab.comparison import write_comparison
-
-            comparison = write_comparison([self.folder], self.folder)
-            for said in comparison.statements[:MOST_SAID]:
-                log.info("found  %s", said.text)
-            log.info("compare: %s", self.folder / "comparison.html")
-        except Exception as error:
-            # The runs are there; a comparison can be made again.
-            log.warning("no comparison was written (%r); try: python -m poslab.comparison %s", error, self.folder)
-            log.debug("comparison failed", exc_info=True)
+            if status != "completed" or name in diverged:
+                log.info("%-12s %s%s", status, name, f" ({diverged[name]})" if name in diverged else "")
+        self._compare()
         counts = Counter(statuses.values())
         counts["invalid"] = len(self.invalid)
         log.info("sweep done: %s", ", ".join(f"{count} {status}" for status, count in counts.items() if count))
         log.info("see it: %s", tensorboard_command(self.folder))
         if any(status in ("interrupted", "not started") for status in statuses.values()):
             log.info("go on:  the same command with %s", shell_quoted(override("sweep.resume", str(self.folder))))
-        return all(status == "completed" and not lost_copies(self.folder / name) for name, status in statuses.items())
+        return not diverged and all(status == "completed" for status in statuses.values())
+
+    def _compare(self) -> None:
+        try:
+            from poslab.comparison import write_comparison
+
+            comparison = write_comparison([self.folder], self.folder)
+            for statement in comparison.statements[:MOST_STATEMENTS]:
+                log.info("found  %s", statement.text)
+            log.info("compare: %s", self.folder / "comparison.html")
+        except Exception as error:
+            # The runs are complete without it, and it can be made again.
+            log.warning("no comparison was written (%r); try: python -m poslab.comparison %s", error, self.folder)
+            log.debug("comparison failed", exc_info=True)
+
+
+def diverged_replicas(result: Mapping[str, Any]) -> str:
+    """Which replicas of a completed job diverged, as its error says; empty if none did."""
+    return str(result.get("error") or "") if result.get("status") == "completed" else ""
+
+
+def composed_job(config: DictConfig, launcher: Launcher, loader: ConfigLoader, overrides: Sequence[str]) -> TrainConfig:
+    """Compose one job and check it, also on the devices of the launcher's workers.
+
+    Raises:
+        ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
+    """
+    job = checked_job(loader.load_sweep_config(config, list(overrides)))
+    # Hydra's own launcher runs the job in this process.
+    check = getattr(launcher, "check_devices", check_device)
+    check(job.trainer.accelerator, job.trainer.devices)
+    return job
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
-    """One job's configuration, checked as far as it can be without training.
+    """One job's configuration, checked as far as possible without training.
 
     Raises:
         ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.

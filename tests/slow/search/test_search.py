@@ -429,7 +429,7 @@ def test_another_search_cannot_go_on_in_its_place(console: Console) -> None:
         ((RATE, "hydra.sweeper.sampler=grid"), "grid cannot list the values of optimizer.lr=interval"),
         ((RATE, "hydra.sweeper.sampler_options={n_start:3}"), "unexpected keyword argument 'n_start'"),
         ((RATE, "hydra.sweeper.pruner=median", "hydra.sweeper.pruner_options={x:3}"), "keyword argument 'x'"),
-        ((RATE, "hydra.sweeper.storage=trials.db"), "storage=trials.db is no database; use sqlite:///FILE"),
+        ((RATE, "hydra.sweeper.storage=trials.db"), "storage=trials.db is not a database; use sqlite:///FILE"),
         ((RATE, "hydra.sweeper.storage=sqlite:///no/such/place.db"), "cannot be opened"),
         (("optimizer.lrr=interval(0.1,1)",), "unknown key 'optimizer.lrr'; did you mean 'optimizer.lr'?"),
         (("model.n_heads=3,5",), "none of 2 combinations tried can be run"),

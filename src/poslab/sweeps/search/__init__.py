@@ -1,6 +1,6 @@
-"""A search for good settings: Optuna asks for trials, a sweep runs them as jobs, what they found is told back.
+"""A search for good settings: Optuna draws trials, a sweep runs them as jobs, and Optuna is told their results.
 
 ``python train.py -m hydra/sweeper=optuna 'optimizer.lr=interval(0.001,0.05)' pos=learned,sinusoidal``
 
-Only what is imported from the submodules needs Optuna, which is an extra: ``pip install 'poslab[optuna]'``.
+Optuna is an extra, ``pip install 'poslab[optuna]'``; this package itself imports without it.
 """

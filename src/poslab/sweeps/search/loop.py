@@ -1,7 +1,8 @@
-"""The search itself; `Search.run` reads top to bottom."""
+"""Asks Optuna for trials, runs them as jobs of a sweep and tells it the results; `Search.run` reads top to bottom."""
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from poslab.errors import PrunedError
 from poslab.runs.names import INVALID_FILE
-from poslab.runs.result import stored_result
 from poslab.sweeps.plan import PLAN_FILE, Job, as_json
 from poslab.sweeps.search.objectives import check_objectives, reached
 from poslab.sweeps.search.options import Options, absolute, build_sampler, open_storage, quiet
-from poslab.sweeps.search.probes import probes
 from poslab.sweeps.search.pruning import PRUNING_FILE
+from poslab.sweeps.search.samples import sample_jobs
 from poslab.sweeps.search.space import Parameter, literal, split_space
 from poslab.sweeps.search.study import open_study
 from poslab.sweeps.search.summary import COMPLETED, JSON_FILE, Outcome, Summary, shown
@@ -29,46 +29,42 @@ from poslab.system.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-STATES = {
-    TrialState.COMPLETE: COMPLETED,
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-}
+# In a summary; the other states have Optuna's names.
+STATES = {TrialState.COMPLETE: COMPLETED, TrialState.FAIL: "failed"}
 
 
 def run_search(
     config: DictConfig, launcher: Launcher, loader: ConfigLoader, given: Sequence[Override], options: dict[str, Any]
 ) -> None:
-    """Search from the command line; nothing is left behind by a refusal.
+    """Search from the command line; an error in the options leaves no folder behind.
 
     Args:
         config: of the multirun, with Hydra's own part.
         launcher: runs the jobs.
         loader: composes a job's configuration.
-        given: what was typed.
+        given: the overrides as typed.
         options: ``hydra.sweeper``.
 
     Raises:
-        ConfigError: it cannot be searched like this.
+        ConfigError: the options, the space or the jobs are wrong.
         SystemExit: stopped (130, 143), or no trial was completed (1).
     """
     checked_options = Options(**options)
     space, fixed = split_space(given)
     if checked_options.sampler == "grid":
         build_sampler(checked_options, space, 0)
-    check_objectives(checked_options.goals, probes(config, launcher, loader, space, fixed))
+    check_objectives(checked_options.goals, sample_jobs(config, launcher, loader, space, fixed))
     if (database := absolute(checked_options.storage)) is not None:
-        # Whether it can be, before there is a folder.
+        # Refuse a database that cannot be opened before there is a folder.
         open_storage(database, Path()).remove_session()
     Search(config, launcher, loader, checked_options, space, fixed).run()
 
 
 class Search:
-    """A study and the sweep that its trials are jobs of.
+    """A study and the sweep whose jobs are its trials.
 
-    Every trial is kept in the study before its job starts, and told when it has ended. One that was running when the
-    search was stopped is still running for the study: the next start runs the rest of it and tells it then.
+    The study stores every trial before its job starts and gets the result after the job's end. A trial that was running
+    when the search was stopped stays so in the study; the next start resumes its job.
     """
 
     def __init__(
@@ -87,10 +83,10 @@ class Search:
         self.sweep.folder.mkdir(parents=True, exist_ok=True)
         self.study = open_study(self.sweep, options, space, fixed)
         self.jobs: dict[int, Job] = {}
-        self._recall()
+        self._load_jobs()
 
     def run(self) -> None:
-        """Run what is missing of the trials; what was found is written however it ends.
+        """Run the missing trials and write the summary, also after an error.
 
         Raises:
             ConfigError: a combination cannot be run and ``sweep.on_invalid=fail``.
@@ -98,50 +94,48 @@ class Search:
         """
         self.announce()
         try:
-            self.finish(self.left_over())
+            self.finish(self.unfinished())
             while missing := min(self.n_missing(), self.options.n_jobs):
                 self.finish([self.ask() for _ in range(missing)])
         except KeyboardInterrupt as stopped:
             raise SystemExit(130) from stopped
         finally:
             self.conclude()
-        if not self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        if not self.trials(TrialState.COMPLETE):
             raise SystemExit(1)
 
+    def trials(self, *states: TrialState) -> list[FrozenTrial]:
+        """The trials of the study in these states, or all of them."""
+        return self.study.get_trials(deepcopy=False, states=states or None)
+
     def n_missing(self) -> int:
-        """Trials that are still to be asked for."""
+        """How many trials remain to be drawn."""
         total = self.options.n_trials
         if self.options.sampler == "grid":
-            size = 1
-            for parameter in self.space.values():
-                size *= len(parameter.every_value())
-            total = min(total, size)
-        asked = sum(trial.state != TrialState.WAITING for trial in self.study.get_trials(deepcopy=False))
-        return max(0, total - asked)
+            total = min(total, math.prod(len(parameter.every_value()) for parameter in self.space.values()))
+        return max(0, total - len(self.trials()))
 
     def ask(self) -> FrozenTrial:
-        """The next trial, drawn and kept."""
-        number = len(self.study.get_trials(deepcopy=False))
+        """Draw the next trial and store its overrides."""
         with quiet():
-            self.study.sampler = build_sampler(self.options, list(self.space.values()), number)
+            self.study.sampler = build_sampler(self.options, list(self.space.values()), len(self.trials()))
             trial = self.study.ask({key: parameter.distribution for key, parameter in self.space.items()})
-            # A grid's sampler would stop the study, which only Optuna's own loop can be.
+            # A grid's sampler would stop the study when it is told a result, which only Optuna's own loop allows.
             self.study.sampler = RandomSampler()
         drawn = [parameter.override(trial.params[key]) for key, parameter in self.space.items()]
         trial.set_user_attr("overrides", [*self.fixed, *drawn])
-        return self.study.get_trials(deepcopy=False)[trial.number]
+        return self.trials()[trial.number]
 
-    def left_over(self) -> list[FrozenTrial]:
-        """Trials that an earlier start did not bring to their end."""
-        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    def unfinished(self) -> list[FrozenTrial]:
+        """The trials that an earlier start left running; fails those that were stopped before they were drawn."""
+        running = self.trials(TrialState.RUNNING)
         for trial in running:
             if "overrides" not in trial.user_attrs:
-                # Stopped before it was drawn: there is no job to go on with.
                 self.study.tell(trial.number, state=TrialState.FAIL)
         return [trial for trial in running if "overrides" in trial.user_attrs]
 
     def finish(self, trials: Sequence[FrozenTrial]) -> None:
-        """Run trials, as many at a time as were asked for, and tell what each reached.
+        """Run trials in batches of ``n_jobs`` and tell the study the results.
 
         Raises:
             ConfigError: a combination cannot be run and ``sweep.on_invalid=fail``.
@@ -153,9 +147,9 @@ class Search:
             if self.sweep.config.sweep.on_invalid == "fail":
                 for number in (number for number, job in jobs.items() if job.reason):
                     self.tell(number)
-                self.sweep.refuse_if_asked()
-            # Two trials may be the same job: it is run once, and both are told.
-            due = {job.key: (number, job) for number, job in jobs.items() if self._to_run(job)}
+                self.sweep.refuse_invalid()
+            # Two trials may be the same job, which then runs once.
+            due = {job.key: (number, job) for number, job in jobs.items() if not job.reason and not self._pruned(job)}
             self._offer_pruning({job.name: number for number, job in due.values()})
             self.sweep.launch([job for _, job in due.values()])
             for number in jobs:
@@ -163,38 +157,32 @@ class Search:
             self.summary().write(self.sweep.folder)
 
     def tell(self, number: int) -> None:
-        """Bring a trial to its end with what its job left."""
+        """Tell the study the result of a trial's job."""
         job = self.jobs[number]
-        result = {} if job.reason else stored_result(self.sweep.folder / job.name)
+        result = self.sweep.result(job)
         values = reached(result, self.options.goals)
         if result.get("status") == "completed" and len(values) == len(self.options.goals):
             self.study.tell(number, [values[goal.metric] for goal in self.options.goals])
-        elif self._pruned(job):
-            self.study.tell(number, state=TrialState.PRUNED)
         else:
-            self.study.tell(number, state=TrialState.FAIL)
-        outcome = self.outcome(self.study.get_trials(deepcopy=False)[number])
-        said = ", ".join(f"{name} {value:.4f}" for name, value in outcome.values.items())
+            self.study.tell(number, state=TrialState.PRUNED if self._pruned(job) else TrialState.FAIL)
+        outcome = self.outcome(self.trials()[number])
+        found = ", ".join(f"{name} {value:.4f}" for name, value in outcome.values.items())
         settings = " ".join(f"{key}={shown(value)}" for key, value in outcome.settings.items())
-        log.info("trial  %d %s: %s (%s)", number, outcome.state, said or outcome.reason, settings)
+        log.info("trial  %d %s: %s (%s)", number, outcome.state, found or outcome.reason, settings)
 
     def outcome(self, trial: FrozenTrial) -> Outcome:
-        """A trial with what its folder says about it."""
+        """A trial for the summary, with its folder or the reason why it has no value."""
         job = self.jobs.get(trial.number)
         complete = trial.state == TrialState.COMPLETE
         values = dict(zip((goal.metric for goal in self.options.goals), trial.values if complete else (), strict=False))
         return Outcome(
             trial=trial.number,
             state=STATES.get(trial.state, trial.state.name.lower()),
-            settings={key: self._used(key, value) for key, value in trial.params.items()},
+            settings={key: literal(self.space[key].typed(drawn)) for key, drawn in trial.params.items()},
             values=values,
             folder="" if job is None else job.name,
             reason="" if complete or trial.state == TrialState.RUNNING else self._reason(job),
         )
-
-    def _used(self, key: str, drawn: Any) -> Any:
-        parameter = self.space[key]
-        return literal(parameter.override(drawn).partition("=")[2])
 
     def _reason(self, job: Job | None) -> str:
         """Why a trial has no value."""
@@ -202,7 +190,7 @@ class Search:
             return "the search was stopped before it began"
         if job.reason:
             return job.reason
-        result = stored_result(self.sweep.folder / job.name)
+        result = self.sweep.result(job)
         if result.get("status") != "completed":
             return str(result.get("error") or "it left no result")
         values = reached(result, self.options.goals)
@@ -210,57 +198,53 @@ class Search:
         return f"its result has no finite {', '.join(lacking)}"
 
     def summary(self) -> Summary:
-        """What was found so far."""
-        trials = self.study.get_trials(deepcopy=False)
-        complete = any(trial.state == TrialState.COMPLETE for trial in trials)
+        """The trials so far and the best of them."""
         if len(self.options.goals) > 1:
-            # The same job twice is one compromise; in order of the first objective.
+            # One trial for each job of the front, in order of the first objective.
             distinct = {self.jobs[trial.number].name: trial for trial in reversed(self.study.best_trials)}
             best = sorted(distinct.values(), key=lambda trial: trial.values)
         else:
-            best = [self.study.best_trial] if complete else []
+            best = [self.study.best_trial] if self.trials(TrialState.COMPLETE) else []
         return Summary(
             options=self.options,
             study=self.study.study_name,
-            trials=[self.outcome(trial) for trial in trials],
+            trials=[self.outcome(trial) for trial in self.trials()],
             best=[self.outcome(trial) for trial in best],
         )
 
     def announce(self) -> None:
-        """The first line of a search: for what, how, where, and how much of it is done."""
-        ended = sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
+        """Print what is searched, how, where, and how many trials ended before."""
+        ended = sum(trial.state.is_finished() for trial in self.trials())
         log.info(
-            "search %s: %d trials%s, %s, sampler %s, launcher %s, workers %s, %d at a time",
+            "search %s: %d trials%s, %s, sampler %s, %s, %d at a time",
             self.sweep.folder,
             self.options.n_trials,
             f", {ended} done before" if ended else "",
             " and ".join(map(str, self.options.goals)),
             self.options.sampler,
-            self.sweep.config.hydra.runtime.choices["hydra/launcher"],
-            getattr(self.sweep.launcher, "workers", 1),
+            self.sweep.place,
             self.options.n_jobs,
         )
 
     def conclude(self) -> None:
-        """The comparison, the files and the table."""
+        """Write the comparison and the summary; print the best trials."""
         self.sweep.conclude()
         summary = self.summary()
         summary.write(self.sweep.folder)
-        said = ", ".join(f"{count} {state}" for state, count in summary.counts.items())
-        log.info("search done: %s of %d trials", said or "none", self.options.n_trials)
+        log.info("search done: %s of %d trials", summary.counts_text or "none", self.options.n_trials)
         if summary.best:
             log.info("%s", summary.table())
         else:
             log.info("no trial was completed; %s says why", self.sweep.folder / JSON_FILE)
 
-    def _recall(self) -> None:
-        """Know the jobs of the trials that have ended, without composing each of them again."""
+    def _load_jobs(self) -> None:
+        """Read the jobs of ended trials from the sweep's folder, which is faster than composing each again."""
         sweep = self.sweep
         plan, invalid = (read_jobs(sweep.folder / name) for name in (PLAN_FILE, INVALID_FILE))
         sweep.jobs |= {job.key: job for job in plan}
         sweep.invalid += invalid
         known = {tuple(job.overrides): job for job in (*plan, *invalid)}
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in self.trials():
             if trial.state.is_finished() and "overrides" in trial.user_attrs:
                 job = known.get(tuple(trial.user_attrs["overrides"]))
                 self.jobs[trial.number] = job or self._jobs_of([trial])[0]
@@ -268,20 +252,13 @@ class Search:
     def _jobs_of(self, trials: Sequence[FrozenTrial]) -> list[Job]:
         return self.sweep.add([trial.user_attrs["overrides"] for trial in trials], set(self.space))
 
-    def _to_run(self, job: Job) -> bool:
-        """Whether a job can be run and did not end because it had no hope."""
-        return not job.reason and not self._pruned(job)
-
     def _pruned(self, job: Job) -> bool:
-        if job.reason:
-            return False
-        error = stored_result(self.sweep.folder / job.name).get("error")
-        return isinstance(error, str) and error.startswith(PrunedError.__name__)
+        return str(self.sweep.result(job).get("error")).startswith(PrunedError.__name__)
 
     def _offer_pruning(self, trials: dict[str, int]) -> None:
-        """Tell the jobs of a batch where to report to."""
+        """Tell the jobs of a batch which study to report to."""
         if self.options.pruner == "none":
-            # Nor as an earlier start of this search did.
+            # An earlier start of this search may have pruned.
             (self.sweep.folder / PRUNING_FILE).unlink(missing_ok=True)
             return
         content = {
@@ -296,7 +273,7 @@ class Search:
 
 
 def read_jobs(path: Path) -> list[Job]:
-    """The jobs that an earlier start of a sweep listed in a file; none without it."""
+    """The jobs that an earlier start of a sweep listed in a file; empty if there is no file."""
     if not path.exists():
         return []
     return [Job(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]

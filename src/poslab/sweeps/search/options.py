@@ -1,4 +1,4 @@
-"""What a person can set under ``hydra.sweeper``, checked."""
+"""The options of a search, ``hydra.sweeper``, and the Optuna objects that they describe."""
 
 import logging
 import os
@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
 from sqlalchemy.pool import NullPool
 
+from poslab.config.rules import at_least, one_of
 from poslab.errors import ConfigError
 from poslab.sweeps.search.objectives import Objective
 from poslab.sweeps.search.space import Parameter
@@ -36,18 +37,18 @@ class Options:
     """``hydra.sweeper``.
 
     Attributes:
-        n_trials: of the whole search, those of its earlier starts and those that fail included.
-        n_jobs: trials that are asked for together and given to the launcher as one batch.
-        objectives: one, or several whose best compromises are looked for.
+        n_trials: of the whole search, with those of its earlier starts and those that fail.
+        n_jobs: trials that are drawn together and given to the launcher as one batch.
+        objectives: one, or several of which the best compromises are searched.
         sampler: ``tpe``, ``random`` or ``grid``.
         sampler_options: arguments of Optuna's class for it, or None.
         pruner: ``none``, ``median`` or ``halving``; ends hopeless trials early, by their validation loss.
         pruner_options: arguments of Optuna's class for it, or None.
-        seed: of the sampler; the same search with ``n_jobs=1`` has the same trials.
-        storage: a database, ``sqlite:///FILE``; None is a journal in the sweep's folder.
+        seed: of the sampler; with ``n_jobs=1`` the same search has the same trials.
+        storage: a database, ``sqlite:///FILE``; None: a journal in the sweep's folder.
 
     Raises:
-        ConfigError: a value that is none of those.
+        ConfigError: an unknown or impossible value.
     """
 
     n_trials: int
@@ -61,21 +62,19 @@ class Options:
     storage: str | None
 
     def __post_init__(self) -> None:
-        for name in ("n_trials", "n_jobs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"hydra.sweeper.{name}={getattr(self, name)} must be at least 1")
+        at_least(1, hydra__sweeper__n_trials=self.n_trials, hydra__sweeper__n_jobs=self.n_jobs)
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"hydra.sweeper.seed={self.seed} must be in [0, 2^32)")
         for name in ("sampler_options", "pruner_options"):
             if not isinstance(getattr(self, name), (dict, type(None))):
                 raise ConfigError(f"hydra.sweeper.{name}={getattr(self, name)} must be names and values: {{name:1}}")
-        one_of("sampler", self.sampler, SAMPLERS)
-        one_of("pruner", self.pruner, PRUNERS)
+        one_of("hydra.sweeper.sampler", self.sampler, SAMPLERS)
+        one_of("hydra.sweeper.pruner", self.pruner, PRUNERS)
         self.goals = [Objective(given["metric"], given["direction"]) for given in self.objectives]
         if not self.goals:
             raise ConfigError("hydra.sweeper.objectives is empty; give {metric:NAME,direction:minimize|maximize}")
         for goal in self.goals:
-            one_of(f"objectives: the direction of {goal.metric}", goal.direction, DIRECTIONS)
+            one_of(f"hydra.sweeper.objectives: the direction of {goal.metric}", goal.direction, DIRECTIONS)
         if len({goal.metric for goal in self.goals}) < len(self.goals):
             raise ConfigError("hydra.sweeper.objectives names a metric twice")
         if len(self.goals) > 1 and self.pruner != "none":
@@ -83,7 +82,7 @@ class Options:
                 f"hydra.sweeper.pruner={self.pruner} with {len(self.goals)} objectives: a trial that is bad in one may "
                 "be good in another; use pruner=none, or one objective"
             )
-        # Now, and not after the first trial.
+        # Wrong options are refused here and not after the first trial.
         build_pruner(self.pruner, self.pruner_options)
         if self.sampler != "grid":
             build_sampler(self, [], 0)
@@ -91,14 +90,9 @@ class Options:
             raise ConfigError("hydra.sweeper.sampler=grid has no sampler_options")
 
 
-def one_of(name: str, value: str, choices: Sequence[str] | Mapping[str, Any]) -> None:
-    if value not in choices:
-        raise ConfigError(f"hydra.sweeper.{name}={value} is unknown; choose one of {', '.join(choices)}")
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's remarks on what it calls experimental; errors pass."""
+    """Silence Optuna's messages and its warnings of experimental features."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -106,10 +100,9 @@ def quiet() -> Iterator[None]:
 
 
 def build_sampler(options: Options, space: Sequence[Parameter], number: int) -> BaseSampler:
-    """The sampler for one trial.
+    """The sampler for one trial, seeded by the trial's number.
 
-    A new one each time, seeded by the trial's number: a search that goes on in another process draws what it would have
-    drawn in the first, and never the same again.
+    So a search that resumes in another process draws the trials that the first process would have drawn.
 
     Args:
         options: which one.
@@ -117,10 +110,10 @@ def build_sampler(options: Options, space: Sequence[Parameter], number: int) -> 
         number: of the trial.
 
     Raises:
-        ConfigError: options that the sampler does not have, or a space that is no grid.
+        ConfigError: options that the sampler does not have, or a space with too many values for a grid.
     """
     if options.sampler == "grid":
-        # Its seed orders the grid: one order for the whole search.
+        # Its seed orders the grid, so it is the same for all trials.
         return GridSampler({parameter.key: parameter.every_value() for parameter in space}, seed=options.seed)
     seed = int(np.random.SeedSequence([options.seed, number]).generate_state(1)[0])
     with quiet():
@@ -128,10 +121,10 @@ def build_sampler(options: Options, space: Sequence[Parameter], number: int) -> 
             given = options.sampler_options or {}
             if options.sampler == "random":
                 return RandomSampler(seed=seed, **given)
-            # So that the trials of one batch are not all the same.
+            # Without this option the trials of one batch would be alike.
             return TPESampler(seed=seed, **{"constant_liar": options.n_jobs > 1, **given})
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"hydra.sweeper.sampler_options: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"hydra.sweeper.sampler_options: {error}") from error
 
 
 def build_pruner(name: str, options: Mapping[str, Any] | None) -> BasePruner:
@@ -143,21 +136,22 @@ def build_pruner(name: str, options: Mapping[str, Any] | None) -> BasePruner:
     try:
         return PRUNERS[name](**(options or {}))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"hydra.sweeper.pruner_options: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"hydra.sweeper.pruner_options: {error}") from error
 
 
 def absolute(storage: str | None) -> str | None:
-    """The storage by a name that means the same from any working folder.
+    """The storage's name with an absolute path, which holds in any working directory.
 
     Raises:
-        ConfigError: no storage that outlives the process.
+        ConfigError: the name is not that of a database, or of one in memory.
     """
     if storage is None:
         return None
     kind, _, rest = storage.partition("://")
     if not rest.strip("/") or (kind.startswith("sqlite") and not rest.startswith("/")):
         raise ConfigError(
-            f"hydra.sweeper.storage={storage} is no database; use sqlite:///FILE, or null for a journal in the folder"
+            f"hydra.sweeper.storage={storage} is not a database; use sqlite:///FILE, or null for a journal in the "
+            "sweep's folder"
         )
     if kind.startswith("sqlite"):
         return f"{kind}:///{Path(rest[1:]).absolute()}"
@@ -165,10 +159,10 @@ def absolute(storage: str | None) -> str | None:
 
 
 def open_storage(storage: str | None, folder: Path) -> BaseStorage:
-    """Where the trials are kept; safe for several processes on one machine.
+    """Open the storage of the trials, which several processes of one machine may share.
 
     Args:
-        storage: an `absolute` name, or None.
+        storage: an `absolute` name, or None for a journal.
         folder: of the sweep.
 
     Raises:
@@ -177,17 +171,17 @@ def open_storage(storage: str | None, folder: Path) -> BaseStorage:
     with quiet():
         if storage is None:
             path = str(folder / JOURNAL_FILE)
-            # The other kind of lock needs symbolic links, which Windows gives to administrators only.
+            # The other lock needs symbolic links, which only administrators may make on Windows.
             lock = JournalFileOpenLock(path) if os.name == "nt" else JournalFileSymlinkLock(path)
             return JournalStorage(JournalFileBackend(path, lock))
-        # The schema's migrations are of no interest to anybody here.
+        # Hide the messages of the schema's migrations.
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        # Jobs that end together write together: let them wait for each other. Without a pool each connection is closed
-        # after its use; those of a pool stay open until Python frees the storage.
+        # Jobs that end at the same time wait for each other to write. A connection without a pool closes after its use;
+        # those of a pool stay open until Python frees the storage.
         sqlite = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
         try:
             return RDBStorage(storage, engine_kwargs=sqlite if storage.startswith("sqlite") else None)
         except Exception as error:
-            # SQLAlchemy's own message goes on with a link and the statement.
+            # The other lines of SQLAlchemy's message are a link and the statement.
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"hydra.sweeper.storage={storage} cannot be opened: {reason}") from error

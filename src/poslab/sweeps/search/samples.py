@@ -1,4 +1,4 @@
-"""A look at some of the trials before the first one starts."""
+"""Jobs drawn from a search's space before its first trial, so that a mistake is refused before a folder is made."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,48 +11,46 @@ from optuna.samplers import RandomSampler
 from poslab.cli.explain import explain, main_config_dir
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.sweeps.plan import check_place
 from poslab.sweeps.search.options import quiet
 from poslab.sweeps.search.space import Parameter, literal
-from poslab.sweeps.sweep import checked_job
+from poslab.sweeps.sweep import composed_job
 
-PROBES = 30
-"""How many combinations are drawn, to find one that can be run."""
+MOST_DRAWS = 30
 
 
-def probes(
+def sample_jobs(
     config: DictConfig, launcher: Launcher, loader: ConfigLoader, space: Sequence[Parameter], fixed: Sequence[str]
 ) -> Iterator[TrainConfig]:
-    """Jobs that the search could run, one for each combination of choices that are words, as far as a few draws go.
+    """Draw jobs that can be run, one for each combination of the choices that are words.
+
+    Words choose schemes, tasks and diagnostics, and so the metrics; numbers do not. At most `MOST_DRAWS` combinations
+    are drawn, so a large space is not covered.
 
     Raises:
-        ConfigError: none of the combinations drawn can be run; says why not the first.
+        ConfigError: a key is unknown, or no drawn combination can be run; gives the first reason.
     """
     with quiet():
         draws = optuna.create_study(sampler=RandomSampler(seed=0))
-    seen: set[tuple[str, ...]] = set()
+    yielded: set[tuple[str, ...]] = set()
     tried: set[tuple[str, ...]] = set()
-    refused = ""
-    for _ in range(PROBES):
+    first_reason = ""
+    for _ in range(MOST_DRAWS):
         drawn = draws.ask({parameter.key: parameter.distribution for parameter in space}).params
         words = tuple(value for value in drawn.values() if isinstance(literal(value), str))
-        if words in seen:
-            continue
         settings = tuple(parameter.override(drawn[parameter.key]) for parameter in space)
-        if settings in tried:
+        if words in yielded or settings in tried:
             continue
         tried.add(settings)
         try:
-            job = checked_job(loader.load_sweep_config(config, [*fixed, *settings]))
-            check_place(launcher, job)
+            job = composed_job(config, launcher, loader, [*fixed, *settings])
         except Exception as error:
             reason = explain(error, main_config_dir(config))
             if reason.startswith("unknown key"):
-                # No other value mends a name.
+                # Another value does not correct a name.
                 raise ConfigError(reason) from error
-            refused = refused or reason
+            first_reason = first_reason or reason
             continue
-        seen.add(words)
+        yielded.add(words)
         yield job
-    if not seen:
-        raise ConfigError(f"none of {len(tried)} combinations tried can be run; the first: {refused}")
+    if not yielded:
+        raise ConfigError(f"none of {len(tried)} combinations tried can be run; the first: {first_reason}")

@@ -1,4 +1,4 @@
-"""What is searched: Hydra's ``choice()``, ``range()``, ``interval()`` and commas, as Optuna's distributions."""
+"""The space of a search: Hydra's ``choice()``, ``range()``, ``interval()`` and commas as Optuna's distributions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,27 +25,30 @@ class Parameter:
     """One setting that is searched.
 
     Attributes:
-        key: as typed, with a plus where one was.
-        distribution: what Optuna draws from. A choice is drawn by its text, whatever its type.
-        values: all that there are, in order; None between two floating-point numbers.
+        key: as typed, with its plus if it has one.
+        distribution: what Optuna draws from. A choice is drawn as text, whatever its type.
+        values: all values, in order; None for an interval of floating-point numbers.
     """
 
     key: str
     distribution: BaseDistribution
     values: Sequence[Number | str] | None
 
-    def override(self, value: Number | str) -> str:
-        """The setting as it would be typed for a drawn value."""
+    def typed(self, drawn: Number | str) -> Number | str:
+        """The value as typed for a drawn one: 0.3 where the sum of the steps is 0.30000000000000004."""
         if isinstance(self.distribution, FloatDistribution) and self.values is not None:
-            # What was typed, not a sum of steps: 0.3, not 0.30000000000000004.
-            value = min(self.values, key=lambda known: abs(float(known) - float(value)))
-        return f"{self.key}={value}"
+            return min(self.values, key=lambda known: abs(float(known) - float(drawn)))
+        return drawn
+
+    def override(self, drawn: Number | str) -> str:
+        """The override for a drawn value."""
+        return f"{self.key}={self.typed(drawn)}"
 
     def every_value(self) -> list[Number | str]:
-        """For a grid.
+        """The values of a grid.
 
         Raises:
-            ConfigError: there is no end of them.
+            ConfigError: an interval has too many values to list.
         """
         if self.values is None:
             raise ConfigError(
@@ -56,14 +59,14 @@ class Parameter:
 
 
 def split_space(given: Sequence[Override]) -> tuple[list[Parameter], list[str]]:
-    """The settings to search and, as typed, the others; of a key given twice the last counts.
+    """The settings to search, and the others as typed; the last value of a key counts.
 
     Raises:
-        ConfigError: nothing to search, or a range that is none.
+        ConfigError: no setting has several values, or a range is empty or invalid.
     """
     last = {override.get_key_element().lstrip("+"): override for override in given}
     space = [parameter_of(override) for override in last.values() if override.is_sweep_override()]
-    # How a search is started is no setting of a job.
+    # How a search starts does not belong to a job.
     fixed = [
         str(override.input_line)
         for key, override in last.items()
@@ -78,10 +81,10 @@ def split_space(given: Sequence[Override]) -> tuple[list[Parameter], list[str]]:
 
 
 def parameter_of(override: Override) -> Parameter:
-    """One of Hydra's sweeps as a distribution.
+    """A setting with several values as a distribution.
 
     Raises:
-        ConfigError: it has no values, or cannot be on a logarithmic scale.
+        ConfigError: it has no values, or its values do not fit on a logarithmic scale.
     """
     key, typed = override.get_key_element(), override.value()
     log = isinstance(typed, (IntervalSweep, RangeSweep)) and "log" in typed.tags
@@ -93,7 +96,7 @@ def parameter_of(override: Override) -> Parameter:
         choices = list(dict.fromkeys(override.sweep_string_iterator()))
         return Parameter(key, CategoricalDistribution(choices), choices)
     except ValueError as error:
-        raise ConfigError(f"{override.input_line}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{override.input_line}: {error}") from error
 
 
 def _interval(key: str, typed: IntervalSweep, log: bool) -> Parameter:
@@ -112,7 +115,7 @@ def _interval(key: str, typed: IntervalSweep, log: bool) -> Parameter:
 def _range(key: str, typed: RangeSweep, log: bool) -> Parameter:
     if typed.step == 0:
         raise ValueError("a range cannot have the step 0")
-    # A range excludes its stop, a distribution includes its end; a range may go down, a distribution may not.
+    # A range excludes its stop and may descend; a distribution includes its end and ascends.
     numbers = typed.range()
     values: Sequence[Number] = numbers if isinstance(numbers, range) else list(numbers)
     if len(values) == 0:
@@ -130,7 +133,7 @@ def _range(key: str, typed: RangeSweep, log: bool) -> Parameter:
 
 
 def literal(text: Any) -> Any:
-    """The number or truth value that an override's text stands for, else the text itself."""
+    """The number, truth value or None that an override's text means, else the text."""
     if not isinstance(text, str):
         return text
     if text in ("true", "false", "null"):
@@ -144,15 +147,15 @@ def literal(text: Any) -> Any:
 
 
 def stored_form(space: Sequence[Parameter]) -> dict[str, str]:
-    """The space in plain text, to be kept with the study."""
+    """The space as text, for the study."""
     return {parameter.key: distribution_to_json(parameter.distribution) for parameter in space}
 
 
 def check_same_space(before: Mapping[str, str], space: Sequence[Parameter]) -> None:
-    """A search can go on with other bounds, but not with other settings or choices.
+    """Refuse to resume a search with other settings or choices; other bounds are allowed.
 
     Raises:
-        ConfigError: names the first that differs.
+        ConfigError: names the first difference.
     """
     now = {parameter.key: parameter.distribution for parameter in space}
     if before.keys() != now.keys():

@@ -1,4 +1,4 @@
-"""What a search found: ``search.json``, ``search.md`` and the table at its end."""
+"""The results of a search: ``search.json``, ``search.md`` and the table at its end."""
 
 import io
 from collections import Counter
@@ -26,10 +26,10 @@ class Outcome:
     Attributes:
         trial: its number.
         state: ``completed``, ``pruned``, ``failed`` or ``running``.
-        settings: what was drawn.
+        settings: the drawn values.
         values: of the objectives, by metric; empty unless completed.
-        folder: name of its job's folder; empty when it never had one.
-        reason: why it is not completed, in one line; else empty.
+        folder: name of its job's folder; empty if it has none.
+        reason: why it was not completed, in one line; else empty.
     """
 
     trial: int
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Summary:
-    """Everything that `search.json` holds."""
+    """The content of ``search.json``."""
 
     options: Options
     study: str
@@ -58,13 +58,17 @@ class Summary:
         return dict(Counter(outcome.state for outcome in self.trials).most_common())
 
     @property
+    def counts_text(self) -> str:
+        return ", ".join(f"{count} {state}" for state, count in self.counts.items())
+
+    @property
     def title(self) -> str:
         if len(self.goals) > 1:
             return f"{len(self.best)} best compromises of " + " and ".join(map(str, self.goals))
         return f"best trial by {self.goals[0]}"
 
     def write(self, folder: Path) -> None:
-        """Both files, each whole or not at all."""
+        """Write both files, each whole or not at all."""
         content = {
             "objectives": [goal._asdict() for goal in self.goals],
             "sampler": self.options.sampler,
@@ -81,22 +85,22 @@ class Summary:
         write_atomically(folder / MARKDOWN_FILE, self.markdown().encode())
 
     def markdown(self) -> str:
-        """The best first, then all trials."""
-        said = ", ".join(f"{count} {state}" for state, count in self.counts.items())
-        lines = [f"# Search: {self.title}", "", f"{said or 'no'} trials; sampler {self.options.sampler}.", ""]
+        """The best trials, then all trials."""
+        counts = self.counts_text or "no"
+        lines = [f"# Search: {self.title}", "", f"{counts} trials; sampler {self.options.sampler}.", ""]
         lines += [*markdown_table(*self.rows(self.best)), "", "## All trials", ""]
         lines += markdown_table(*self.rows(self.trials, with_state=True))
         return "\n".join(lines) + "\n"
 
     def table(self) -> str:
-        """The best trials, as a person reads them in a terminal: one from top to bottom, several side by side."""
+        """The best trials for a terminal: a single one from top to bottom, several one below the other."""
         header, rows = self.rows(self.best)
         one = len(rows) == 1
         table = Table(show_header=not one)
         if one:
             header, rows = ["what", "value"], [list(pair) for pair in zip(header, rows[0], strict=True)]
         else:
-            # Too long to stand beside the numbers; search.md has it.
+            # The folder's name is too long for a terminal; search.md has it.
             header, rows = header[:-1], [row[:-1] for row in rows]
         for name in header:
             table.add_column(name, overflow="fold")
@@ -104,11 +108,11 @@ class Summary:
             table.add_row(*row)
         text = io.StringIO()
         Console(file=text, width=120, force_terminal=False).print(table)
-        # Not as the table's own title, which breaks over the width of a narrow one.
+        # A title of the table itself would break at the width of a narrow table.
         return f"{self.title}\n{text.getvalue().rstrip()}"
 
     def rows(self, outcomes: Sequence[Outcome], with_state: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Header and cells."""
+        """The header and the cells of a table."""
         metrics = [goal.metric for goal in self.goals]
         settings = list(dict.fromkeys(key for outcome in self.trials for key in outcome.settings))
         header = ["trial", *(["state"] if with_state else []), *metrics, *settings, "folder"]
@@ -126,7 +130,7 @@ class Summary:
 
 
 def shown(value: Any) -> str:
-    """A cell: numbers short enough to compare."""
+    """A cell of a table, with numbers of four digits."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
     return str(value)
