@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CONF, ROOT, compose, train
 
 from poslab.config.schema import checked
 from poslab.pictures.gallery import Gallery
 from poslab.sweeps.search.objectives import metric_names
+from support.configs import compose
+from support.paths import CONF, ROOT
+from support.runs import train
 
 TINY = (
     "model.d_model=8",
