@@ -277,7 +277,7 @@ def test_gradient_rows_are_exactly_the_tokens_of_the_step(tmp_path: Path, ordere
     for look, norms, step in drawn[1:]:
         # The newest gradient that was seen: of the update before this look.
         assert step == look - 1
-        assert np.flatnonzero(norms).tolist() == torch.unique(stream[step].tokens).tolist()
+        assert np.flatnonzero(norms).tolist() == torch.unique(stream.batch(step).tokens).tolist()
         assert np.isfinite(norms).all()
 
 

@@ -217,7 +217,7 @@ def test_a_layer_s_weights_are_gone_before_the_next_one_s_are_made() -> None:
 MEASURE = """
 import sys, torch
 torch.set_num_threads(1)
-from poslab.config import DataConfig
+from poslab.config.schema import DataConfig
 from poslab.data.module import SeedData
 from poslab.diagnostics.heads import HeadMaps
 from poslab.model import TransformerLM

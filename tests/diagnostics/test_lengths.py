@@ -141,7 +141,7 @@ def test_the_lengths_that_a_run_was_trained_on_are_recorded(finished_runs: Calla
     job = checked(compose(*RANGE))
     task = build_task(job)
     stream = BatchStream(task, job.seed, "train", 4, task.vocab_size)
-    wanted = Counter(stream[step].tokens.shape[1] // 2 for step in range(9))
+    wanted = Counter(stream.batch(step).tokens.shape[1] // 2 for step in range(9))
     assert result(finished_runs(*RANGE, "pos=alibi"))["batches_by_length"] == {
         str(length): wanted[length] for length in sorted(wanted)
     }

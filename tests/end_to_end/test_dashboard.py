@@ -165,7 +165,7 @@ def rows_read(folder: Path) -> Callable[[int], int]:
     stored = yaml.safe_load((folder / "config.yaml").read_text())
     task = build_task(checked(compose()))
     stream = BatchStream(task, stored["seed"], "train", stored["data"]["batch_size"], task.vocab_size)
-    return lambda step: len(torch.unique(stream[step].tokens))
+    return lambda step: len(torch.unique(stream.batch(step).tokens))
 
 
 def test_only_the_rows_that_a_step_reads_receive_gradient(default: tuple[Path, EventAccumulator]) -> None:
