@@ -1,11 +1,8 @@
-"""What a job needs at the least: never more than it takes, and refused where the machine has less."""
+"""The estimate of what a job needs: close, never more than the job takes, and refused if the machine has less."""
 
-import math
 import re
-import resource
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +18,6 @@ from poslab.model import LanguageModel
 from poslab.preflight.checks import check_buildable
 from poslab.sizes import model_parts, training_parts, validation_parts
 from poslab.system import memory
-from poslab.system.files import as_text
-from poslab.system.memory import device_memory_bytes, memory_bytes
 from support.configs import compose
 
 
@@ -145,45 +140,3 @@ def test_what_fits_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     for overrides in ([], ["model=transformer", "model.d_model=256"], ["data.batch_size=4096"]):
         job = job_of("trainer=cpu", *overrides)
         check_memory(job, build_task(job))
-
-
-def test_the_least_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = memory_bytes()
-    assert 2**28 < everything < math.inf
-    (tmp_path / "limit").write_text("123456\n", encoding="ascii")
-    (tmp_path / "none").write_text("max\n", encoding="ascii")
-    monkeypatch.setattr(memory, "CGROUP_LIMITS", (str(tmp_path / "none"), str(tmp_path / "absent")))
-    assert memory_bytes() >= everything
-    monkeypatch.setattr(memory, "CGROUP_LIMITS", (str(tmp_path / "none"), str(tmp_path / "limit")))
-    assert memory_bytes() == 123456
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1000, -1) if kind == resource.RLIMIT_AS else (-1, -1))
-    assert memory_bytes() == 1000
-
-
-def test_memory_is_unlimited_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("os.sysconf")
-    monkeypatch.setattr(memory, "CGROUP_LIMITS", ())
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert memory_bytes() == math.inf
-
-
-def test_a_gpu_counts_where_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: type("P", (), {"total_memory": 5}))
-    assert device_memory_bytes("auto") == 5
-    assert device_memory_bytes("cpu") == memory_bytes()
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 bytes"),
-        (1023, "1023 bytes"),
-        (1536, "1.5 KiB"),
-        (3 * 2**40, "3.0 TiB"),
-        (2.0**53, "8.0 PiB"),
-        (2.0**80, "1.1e+09 PiB"),
-    ],
-)
-def test_bytes_as_a_person_says_them(size: float, text: str) -> None:
-    assert as_text(size) == text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from poslab.system.files import write_atomically
+from poslab.system.files import as_text, write_atomically
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -20,3 +20,18 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_atomically(target, b"new")
     assert [path.name for path in target.parent.iterdir()] == ["result.json"]
     assert target.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (3 * 2**40, "3.0 TiB"),
+        (2.0**53, "8.0 PiB"),
+        (2.0**80, "1.1e+09 PiB"),
+    ],
+)
+def test_bytes_as_a_person_says_them(size: float, text: str) -> None:
+    assert as_text(size) == text
