@@ -31,7 +31,7 @@ OPTIONS = {
 
 def main(values: dict[str, Any]) -> None:
     # Imported here, so that a mistyped argument is reported without importing torch.
-    from poslab.trained import choose_device, find_checkpoint, find_run, in_precision_of, load
+    from poslab.trained import choose_device, find_checkpoint, find_run, in_precision, load
 
     folder = find_run(values["run"])
     checkpoint = find_checkpoint(folder, values["checkpoint"])
@@ -50,7 +50,7 @@ def main(values: dict[str, Any]) -> None:
     seed = job.seed if values["seed"] is None else values["seed"]
     n_examples = values["examples"] or job.data.n_val_examples(task.seq_len)
     data = SeedData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
-    with in_precision_of(job, device):
+    with in_precision(job.trainer.precision, device):
         own = score_all(model.to(device), data.validation.batches).means()
         # By default as many examples per length as the run's own diagnostic used.
         at_each = values["examples"] or job.diagnostics.get("lengths", {}).get("n_examples", n_examples)

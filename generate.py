@@ -28,7 +28,7 @@ OPTIONS = {
 
 def main(values: dict[str, Any]) -> None:
     # Imported here, so that a mistyped argument is reported without importing torch.
-    from poslab.trained import choose_device, find_checkpoint, find_run, in_precision_of, load
+    from poslab.trained import choose_device, find_checkpoint, find_run, in_precision, load
 
     folder = find_run(values["run"])
     checkpoint = find_checkpoint(folder, values["checkpoint"])
@@ -69,7 +69,7 @@ def main(values: dict[str, Any]) -> None:
     say("answer ")
     answer = []
     began = time.perf_counter()
-    with in_precision_of(job, device):
+    with in_precision(job.trainer.precision, device):
         for token in tokens:
             answer.append(int(token))
             say(f" {task.token_label(answer[-1])}")

@@ -1,4 +1,4 @@
-"""From a checked configuration to the objects it describes: task, position scheme, model."""
+"""Builds the task, the position scheme and the model of a checked configuration."""
 
 import inspect
 from importlib import import_module
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T:
-    """Build the class that ``options`` name by ``_target_``, with the rest of them as arguments.
+    """Build the class that ``options`` name by ``_target_``, with the other options as arguments.
 
     Args:
-        key: where the options stand in the configuration, for messages.
+        key: the key of the options in the configuration, for messages.
         options: the class and its arguments.
-        base: what the class has to be.
-        offered: arguments that the owner fills in where the constructor names them (sizes, say).
+        base: the class has to be a subclass of it.
+        offered: further arguments, used if the constructor has parameters of their names (sizes, for example).
 
     Raises:
         ConfigError: a class outside this package or of another kind, an unknown option, or values that the constructor
@@ -51,7 +51,7 @@ def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T
             options_of_class = [f"{key}.{option}" for option in accepted - set(offered)]
             raise ConfigError(f"unknown key '{key}.{name}'{did_you_mean(f'{key}.{name}', options_of_class)}")
         if not _fits(value, types[name]):
-            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is no {types[name]}")
+            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is not a {types[name]}")
     filled = {name: value for name, value in offered.items() if name in accepted}
     try:
         return found(**arguments, **filled)
@@ -60,7 +60,7 @@ def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value from a yaml file is of an annotated type; a type that is not a plain one is left to the class."""
+    """Whether a value from a yaml file is of an annotated type; any type but a plain one is checked by the class."""
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if not all(isinstance(kind, type) for kind in kinds):
         return True
@@ -70,10 +70,10 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def build_task(config: TrainConfig) -> Task:
-    """The task, checked against the sizes that the model is given.
+    """Build the task and check it against the sizes that the model is given.
 
     Raises:
-        ConfigError: an empty task, or a vocabulary or context that is smaller than the task's.
+        ConfigError: an invalid task, or a vocabulary or context that is smaller than the task's.
     """
     task = build("task", config.task, Task)  # type: ignore[type-abstract]
     vocab_size, context = config.model.vocab_size, config.model.max_context_length
@@ -91,10 +91,10 @@ def build_task(config: TrainConfig) -> Task:
 
 
 def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
-    """The position scheme at the model's sizes.
+    """Build the position scheme at the sizes of the model.
 
     Raises:
-        ConfigError: sizes that the scheme refuses (an odd ``d_model``, say).
+        ConfigError: sizes that the scheme refuses (an odd ``d_model``, for example).
     """
     from poslab.positions import PositionScheme
 
@@ -110,7 +110,7 @@ def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
 
 
 def check_model_fits(config: TrainConfig, task: Task) -> None:
-    """Refuse a model that is larger than the memory, before a part of it is made.
+    """Refuse a model that does not fit the memory, before a part of it is made.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -125,7 +125,7 @@ def check_model_fits(config: TrainConfig, task: Task) -> None:
 
 
 def check_memory(config: TrainConfig, task: Task) -> None:
-    """Refuse a job that cannot be trained in the memory that exists, before anything of its size is made.
+    """Refuse a job whose training does not fit the memory, before anything of its size is made.
 
     Raises:
         ConfigError: one line that names the largest part, the values and the way out.
@@ -154,7 +154,7 @@ def sizes_of(config: TrainConfig, task: Task) -> Sizes:
 
 
 def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
-    """The model, with fresh parameters from torch's global random state.
+    """Build the model, with fresh parameters from torch's global random state.
 
     Raises:
         ConfigError: sizes that do not fit each other.

@@ -1,4 +1,4 @@
-"""The model of a run, rebuilt from the run's own folder: its ``config.yaml`` and a checkpoint, nothing else.
+"""Rebuilds the model of a run from its folder: from ``config.yaml`` and a checkpoint, nothing else.
 
 In a notebook::
 
@@ -7,9 +7,10 @@ In a notebook::
     job, task, model = load("outputs/runs/NAME")
     logits, weights = model(tokens, return_weights=True)
 
-Nothing here imports torch until a folder with a configuration and a checkpoint has been found.
+torch is imported only when a folder with a configuration and a checkpoint has been found.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ PREFIX = "model."
 
 
 class Trained(NamedTuple):
-    """What a run was asked for, and what it learned."""
+    """A run's configuration, its task, and its trained model."""
 
     job: TrainConfig
     task: Task
@@ -47,35 +48,36 @@ class Trained(NamedTuple):
 
 
 def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
-    """The job, the task and the trained model of a run; the model is on the CPU and in evaluation mode.
+    """Load the job, the task and the trained model of a run; the model is on the CPU and in evaluation mode.
 
     Args:
-        run: the run's folder, wherever it lies now; ``latest`` for the newest in ``outputs/runs``.
-        checkpoint: ``last``, whose numbers are the ones that the run reported at its end, ``best`` (lowest validation
-            loss), or a file.
+        run: the run's folder, which may have been moved; ``latest`` for the newest in ``outputs/runs``.
+        checkpoint: ``last`` (the state whose numbers the run reported at its end), ``best`` (lowest validation loss),
+            or a file.
 
     Raises:
-        ConfigError: there is no run, no checkpoint, or the two do not fit each other; one line that names both.
+        ConfigError: the run or the checkpoint is missing, or they do not fit each other; one line that names both.
     """
     folder = find_run(run)
     job = settings_of(folder)
     if job.seeds > 1:
         raise ConfigError(
-            f"run={folder} holds {job.seeds} copies; give one, run={folder / COPIES / f'seed{job.seed}'} say"
+            f"run={folder} holds {job.seeds} replicas; give one, for example run={folder / COPIES / f'seed{job.seed}'}"
         )
     path = find_checkpoint(folder, checkpoint)
     task = build_task(job)
-    # The table's start does not matter any more, and the file that it came from may be gone.
+    # The checkpoint holds the token table, and the file that it started from may be gone.
     model = build_model(replace(job, model=replace(job.model, token_init="normal", token_file=None)), task)
-    _fill(model, _weights(path, job, folder), path, folder)
+    settings = without(model_settings(job), Role.TRAINING)
+    _fill(model, _weights(path, settings, folder), path, folder)
     return Trained(job, task, model.eval())
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a run.
+    """Find the folder of a run.
 
     Raises:
-        ConfigError: there is none; says what is there instead.
+        ConfigError: there is no run; says what is there instead.
     """
     folder = Path(run)
     if str(run) == "latest":
@@ -97,10 +99,10 @@ def find_run(run: str | Path) -> Path:
 
 
 def find_checkpoint(folder: Path, checkpoint: str | Path) -> Path:
-    """``last`` or ``best`` of a run, or a file.
+    """Find a checkpoint: ``last`` or ``best`` of a run, or a file.
 
     Raises:
-        ConfigError: there is none; says which there are.
+        ConfigError: it does not exist; names those that do.
     """
     checkpoints = RunFolder(folder).checkpoints
     named = checkpoints / f"{checkpoint}.ckpt"
@@ -120,18 +122,18 @@ def find_checkpoint(folder: Path, checkpoint: str | Path) -> Path:
 
 
 def settings_of(folder: Path) -> TrainConfig:
-    """The job in a run's ``config.yaml``, checked by the same rules as a new one.
+    """Read the job in a run's ``config.yaml`` and check it by the same rules as a new one.
 
     Raises:
-        ConfigError: it breaks a rule; names the file.
+        ConfigError: the job breaks a rule; names the file.
     """
     file = folder / CONFIG_FILE
     # The file may be anything, so a key may be a number.
     settings = {key: value for key, value in stored_settings(folder).items() if role_of(str(key)) is not Role.HYDRA}
-    # A run writes plain values. An interpolation could read this machine's environment on behalf of whoever sent it.
+    # A run writes plain values only. In a file from somebody else, an interpolation could read the environment.
     references = [key for key, value in flat(settings).items() if "${" in str(value)]
     if references:
-        raise ConfigError(f"{file}: {references[0]} is no plain value, but a run writes nothing else")
+        raise ConfigError(f"{file}: {references[0]} is not a plain value, but a run writes nothing else")
     try:
         return checked(OmegaConf.create(settings))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
@@ -139,7 +141,7 @@ def settings_of(folder: Path) -> TrainConfig:
 
 
 def choose_device(name: str) -> "torch.device":
-    """``auto`` is the accelerator if there is one, else the CPU; anything else is a device as torch names it.
+    """The device of a name: ``auto`` for the accelerator if there is one, else the CPU; or a device as torch names it.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -150,22 +152,27 @@ def choose_device(name: str) -> "torch.device":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
-        # There and back: on "meta" there are no numbers to bring.
+        # The way back fails on "meta", which holds no numbers.
         torch.ones(1, device=device).cpu()
         return device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device={name} is not there for torch on this machine; use auto or cpu") from error
+        raise ConfigError(f"torch has no device={name} on this machine; use auto or cpu") from error
 
 
-def in_precision_of(job: TrainConfig, device: "torch.device") -> AbstractContextManager[Any]:
-    """Compute as the run's own validation did: in bf16 where it was trained so."""
+def in_precision(precision: str, device: "torch.device") -> AbstractContextManager[Any]:
+    """Compute in a run's ``trainer.precision``, as its own validation did."""
     import torch
 
-    return torch.autocast(device.type, torch.bfloat16, enabled=job.trainer.precision == "bf16")
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def _weights(path: Path, job: TrainConfig, folder: Path) -> dict[str, "torch.Tensor"]:
-    """The model's values in a checkpoint.
+def _weights(path: Path, settings: Mapping[str, Any], folder: Path) -> dict[str, "torch.Tensor"]:
+    """Read the model's parameters from a checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        settings: that decide what a trained model computes, flat.
+        folder: of the run, for messages.
 
     Raises:
         ConfigError: the file is damaged, holds anything but plain values, or was written with other settings.
@@ -178,16 +185,16 @@ def _weights(path: Path, job: TrainConfig, folder: Path) -> dict[str, "torch.Ten
         written = dict(content.get("poslab", {}).get("settings", {}))
         weights = {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items()}
         if not all(value.is_floating_point() and value.layout == torch.strided for value in weights.values()):
-            raise TypeError("a parameter is no dense tensor of floats")
+            raise TypeError("a parameter is not a dense tensor of floats")
         weights = {name: value.float() for name, value in weights.items()}
     except Exception as error:
-        # Not the library's own text: it recommends loading the file without the safeguard.
+        # The library's own text recommends to load the file without this safeguard.
         raise ConfigError(
             f"{path} cannot be read as a checkpoint of plain values ({type(error).__name__}); "
             "it is damaged, or no checkpoint of a run"
         ) from error
-    # Heads, say, leave no trace in the shapes: edited settings would score another model without a word.
-    for key, value in without(model_settings(job), Role.TRAINING).items():
+    # The shapes do not show, for example, the number of heads: with edited settings the model would be another one.
+    for key, value in settings.items():
         if key in written and written[key] != value:
             raise ConfigError(
                 f"{path} does not belong to the run in {folder}: it was trained with {key}={written[key]}, "
@@ -197,10 +204,10 @@ def _weights(path: Path, job: TrainConfig, folder: Path) -> dict[str, "torch.Ten
 
 
 def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path, folder: Path) -> None:
-    """Put the values into the model, all of them and nothing else.
+    """Load the parameters into the model, which must have exactly these.
 
     Raises:
-        ConfigError: they are another model's; names both files and the first difference.
+        ConfigError: they are those of another model; names both files and the first difference.
     """
 
     def refuse(difference: str) -> None:
@@ -219,5 +226,5 @@ def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path
     model.load_state_dict(weights)
     for name, value in model.state_dict().items():
         if not value.equal(weights[name]):
-            # One matrix in the model under two names, two matrices in the file.
+            # The model has one matrix under two names, the file has two matrices.
             refuse(f"{name} has other values there than the parameter that it shares in the run's model")

@@ -86,7 +86,7 @@ def test_a_claim_that_expects_nothing_is_refused():
 
 @pytest.mark.parametrize("name", ["where", "than"])
 def test_a_word_that_is_no_setting_is_refused_and_not_dropped(name: str):
-    with pytest.raises(ConfigError, match=rf"'one' has {name}='pos=alibi nokey', where 'nokey' is no key=value"):
+    with pytest.raises(ConfigError, match=rf"'one' has {name}='pos=alibi nokey', where 'nokey' is not key=value"):
         a_claim(above=0.1, **{name: "pos=alibi nokey"})
 
 

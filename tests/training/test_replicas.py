@@ -395,8 +395,8 @@ class Noisy(PositionScheme):
     [
         (("seeds=0",), "seeds=0 must be at least 1"),
         (("seeds=2", "model.dropout=0.1"), r"seeds=2 with model.dropout=0.1: .*use -m seed=0,1,\.\.\. instead"),
-        (("seeds=2", "trainer=ddp"), "seeds=2 with trainer=ddp: copies are trained on one device"),
-        (("seeds=2", "trainer=fsdp"), "seeds=2 with trainer=fsdp: copies are trained on one device"),
+        (("seeds=2", "trainer=ddp"), "seeds=2 with trainer=ddp: replicas are trained on one device"),
+        (("seeds=2", "trainer=fsdp"), "seeds=2 with trainer=fsdp: replicas are trained on one device"),
         (("seeds=3", "seed=4294967294"), r"seed=4294967294 with seeds=3 goes beyond 2\^32"),
         (("seeds=1000000000",), r"seeds=1000000000 at about \d+ MiB a replica does not fit the .* use at most \d+"),
     ],
@@ -430,7 +430,7 @@ def test_copies_whose_buffers_differ_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bundle_is_not_one_model(whole: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds 3 copies; give one, run=.*copies.seed3 say"):
+    with pytest.raises(ConfigError, match=r"holds 3 replicas; give one, for example run=.*copies.seed3"):
         load(whole / "bundle")
 
 

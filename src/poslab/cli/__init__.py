@@ -1,1 +1,1 @@
-"""What a person meets: the console, ``key=value`` arguments, errors in one line."""
+"""The command line: the console, ``key=value`` arguments, errors in one line."""

@@ -1,6 +1,6 @@
-"""``key=value`` arguments for the commands that use a run: no configuration to compose, and no folder to make.
+"""``key=value`` arguments of the commands that use a run, without Hydra.
 
-A value is taken as it is typed, so that one with spaces needs the shell's quotes and no others.
+A value is taken as it is typed, so that one with spaces needs the quotes of the shell only.
 """
 
 import math
@@ -20,9 +20,9 @@ class Option(NamedTuple):
     """One key of a command.
 
     Attributes:
-        help: what ``--help`` says about it.
-        read: from the text to the value; raises ValueError with what is wanted instead.
-        default: the value of a key that is not given.
+        help: what ``--help`` says about the key.
+        read: turns the text into the value; raises ValueError with a description of valid texts.
+        default: the value if the key is not given.
     """
 
     help: str
@@ -35,10 +35,10 @@ MOST_EXAMPLES = 10_000_000
 
 
 def whole(minimum: int, most: int | None = None) -> Callable[[str], int]:
-    """Reads a whole number of at least ``minimum``, and at most ``most``."""
+    """A reader of whole numbers from ``minimum`` to ``most``."""
 
     def read(text: str) -> int:
-        # Twenty digits are more than any of them may have, and int() of many thousands takes long.
+        # No number may have 20 digits, and int() is slow for many thousands of them.
         plain = text.isascii() and text.isdigit() and len(text) < 20
         if not plain or int(text) < minimum or (most is not None and int(text) > most):
             raise ValueError(f"a whole number of at least {minimum}" + ("" if most is None else f", at most {most}"))
@@ -66,15 +66,15 @@ def switch(text: str) -> bool:
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Reads whole numbers with commas between."""
+    """Reads whole numbers that are separated by commas."""
     try:
         return [whole(1)(part.strip()) for part in text.strip("[]").split(",")]
     except ValueError:
-        raise ValueError("whole numbers with commas between, 20,30 say") from None
+        raise ValueError("whole numbers separated by commas, for example 20,30") from None
 
 
 def parse(arguments: Sequence[str], options: Mapping[str, Option], required: str) -> dict[str, Any]:
-    """The value of every option.
+    """Read the arguments; returns the value of every option.
 
     Args:
         arguments: as typed.
@@ -82,14 +82,14 @@ def parse(arguments: Sequence[str], options: Mapping[str, Option], required: str
         required: the key that has to be given.
 
     Raises:
-        ConfigError: an unknown key, a value that does not fit, a key twice or missing; names it and the way out.
+        ConfigError: an unknown key, a wrong value, a key given twice, or a missing key; names it and the way out.
     """
     values: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals:
             raise ConfigError(
-                f"'{argument}' is no key=value; put double quotes around a value with spaces: key=\"several words\""
+                f"'{argument}' is not key=value; put double quotes around a value with spaces: key=\"several words\""
             )
         if key not in options:
             raise ConfigError(f"unknown key '{key}'{did_you_mean(key, options)}")
@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str], options: Mapping[str, Option], required: str
 
 
 def help_text(description: str, options: Mapping[str, Option]) -> str:
-    """What ``--help`` says."""
+    """The text of ``--help``."""
     width = max(map(len, options)) + 1
     keys = [f"  {key + '=':<{width}}  {option.help}" for key, option in options.items()]
     return "\n".join([description.strip(), "", "Keys:", *keys, ""])
@@ -116,10 +116,10 @@ def help_text(description: str, options: Mapping[str, Option]) -> str:
 def command(
     main: Callable[[dict[str, Any]], None], description: str, options: Mapping[str, Option], required: str = "run"
 ) -> None:
-    """Run a command with what was typed; ends the process with one line and exit code 1 on an error.
+    """Run a command with the arguments of the process; an error ends the process with one line and exit code 1.
 
     Args:
-        main: gets the value of every option.
+        main: called with the value of every option.
         description: what the command does, for ``--help``.
         options: by key.
         required: the key that has to be given.
@@ -134,5 +134,5 @@ def command(
                 main(parse(arguments, options, required))
             sys.stdout.flush()
         except BrokenPipeError:
-            # Someone has stopped listening (``| head``). Python flushes once more at its end: into nowhere.
+            # The reader of the output has ended (``| head``). Python flushes once more at its end: to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What a person meets on the command line: checks before anything is made, errors in one line.
+"""The console of a command: log handlers, a check of the typed words, errors in one line.
 
 Nothing here imports torch until a configuration has passed the checks that need none.
 """
@@ -22,27 +22,24 @@ from poslab.system.ranks import is_rank_zero, rank
 
 
 class ConsoleHandler(logging.StreamHandler[Any]):
-    """Writes to whatever ``sys.stdout`` is now: a live progress bar puts itself there and prints lines above itself."""
+    """Writes to the current ``sys.stdout``, which a live progress bar replaces to print lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say no more where nobody listens: ``| head`` has ended, the stream is closed or goes to a disk that is full.
-
-        The run and its log file go on.
-        """
+        """Ignore an output that cannot be written (``| head`` has ended, a full disk); the run and its log continue."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """The first rank speaks for all; what libraries warn of is for the log file: nobody can do a thing about it."""
+        """Only rank 0 prints, and warnings of libraries go to the log file only."""
         if not is_rank_zero() or (record.name == "py.warnings" and not debugging()):
             return False
         return bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A process that is started without one (``>&-``) has None there.
+        # None: the process was started without the stream (``>&-``).
         if self.stream is not None:
             super().emit(record)
 
@@ -52,9 +49,9 @@ class ConsoleHandler(logging.StreamHandler[Any]):
 
 
 class LogFile(logging.FileHandler):
-    """The run's log, which the first rank writes; what went wrong in another one goes into a file of that one.
+    """The log file of a run, written by rank 0; any other rank writes its warnings and errors to a file of its own.
 
-    It is not what a run ends for.
+    A log that cannot be written does not end the run.
     """
 
     def __init__(self, filename: str, **options: Any) -> None:
@@ -66,15 +63,15 @@ class LogFile(logging.FileHandler):
         return (wrong or is_rank_zero()) and bool(super().filter(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A disk that is full, or a folder that is gone: what matters more fails by it too, and says so in one line."""
+        """Ignore a full disk or a removed folder: the run's other files fail too, and report it in one line."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
 @contextmanager
 def one_line_errors(config_dir: Path) -> Iterator[None]:
-    """End the process with one line and exit code 1 where an exception would end it with a traceback."""
-    # Hydra prints errors its own way, over several lines, unless it is told to let them through.
+    """End the process with one line and exit code 1 instead of a traceback."""
+    # With this, Hydra raises errors instead of printing them over several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
@@ -89,14 +86,14 @@ def one_line_errors(config_dir: Path) -> Iterator[None]:
 
 
 def check_typed() -> None:
-    """Refuse what Hydra would refuse with a page of usage, and bytes that are no text, which no file here could hold.
+    """Refuse words that Hydra would refuse with a page of usage, and bytes that are not UTF-8.
 
     Raises:
         ConfigError: one line that names the words and the way out.
     """
     for word in sys.argv[1:]:
         if not word.isascii() and word != word.encode("utf-8", "replace").decode():
-            raise ConfigError(f"'{word}' holds bytes that are no UTF-8; type it in another way")
+            raise ConfigError(f"'{word}' holds bytes that are not UTF-8; type it in another way")
 
     def refuse(message: str) -> NoReturn:
         _, _, words = message.partition("unrecognized arguments: ")
@@ -113,25 +110,25 @@ def check_typed() -> None:
 
 @contextmanager
 def job_errors(config_dir: Path) -> Iterator[None]:
-    """The same for an error inside a single job, before Hydra adds a line of its own; a sweep gets it raised."""
+    """Do the same for an error inside a single job, before Hydra adds a line of its own; in a sweep, raise it."""
     try:
         yield
     except Exception as error:
         if debugging() or in_sweep():
             raise
         if not is_rank_zero() and isinstance(error, (ConfigError, DivergedError)):
-            # The first rank has come to the same end, and says so.
+            # Rank 0 ends by the same error and prints it.
             raise SystemExit(1) from None
         where = "" if is_rank_zero() else f"rank {rank()}: "
         raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
 
 
 def folder_and_overrides() -> tuple[Path, list[str]]:
-    """Where Hydra wants the job of this process to write, and what was typed to make it different."""
+    """The folder of this process's job, and the overrides that make the job different."""
     hydra = HydraConfig.get()
     return Path(hydra.runtime.output_dir), job_overrides(hydra.overrides.task)
 
 
 def in_sweep() -> bool:
-    """Whether this job is one of many."""
+    """Whether this job is part of a sweep."""
     return bool(HydraConfig.get().mode == RunMode.MULTIRUN)

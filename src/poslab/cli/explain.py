@@ -1,4 +1,4 @@
-"""What an error means for the person who typed the command: one line with the values and the way out."""
+"""Turns an error into one line for the person who typed the command, with the values and the way out."""
 
 import errno
 import os
@@ -23,26 +23,28 @@ def debugging() -> bool:
 
 
 def main_config_dir(config: DictConfig) -> Path:
-    """The folder that the program's own configuration came from."""
+    """The folder of the program's own configuration."""
     sources = OmegaConf.select(config, "hydra.runtime.config_sources") or []
     return next((Path(source.path) for source in sources if source.provider == "main"), Path("conf"))
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What torch says on a CPU and on an accelerator, beside Python's own MemoryError.
+# The messages of torch on a CPU and on an accelerator; Python has a MemoryError.
 NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
-GO_ON = "what was saved is there, and the same command with resume=auto and hydra.run.dir=<its folder> goes on"
+RESUME_HINT = (
+    "what was saved is kept, and the same command with resume=auto and hydra.run.dir=<its folder> resumes the run"
+)
 LONGEST_LINE = 1000
-"""Of an error, in characters."""
+"""Of an error message, in characters."""
 
 
 def explain(error: BaseException, config_dir: Path) -> str:
-    """One line for an error: what was wrong, which values, what to do."""
+    """One line for an error: what is wrong, which values, what to do."""
     return one_line(_explain(error, config_dir))
 
 
 def one_line(text: str) -> str:
-    """A text that a terminal shows on one line, whatever values are in it; a very long one without its middle."""
+    """A text on one line, with unprintable characters escaped; a very long text without its middle."""
     words = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in words)
     if len(shown) <= LONGEST_LINE:
@@ -57,7 +59,7 @@ def _explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, MemoryError) or any(said in line for said in NO_MEMORY):
         return (
             f"out of memory ({line[:160] or type(error).__name__}); use a smaller data.batch_size, "
-            f"data.val_batch_size, model or task.length, or free some: {GO_ON}"
+            f"data.val_batch_size, model or task.length, or free some: {RESUME_HINT}"
         )
     if isinstance(error, OverrideParseException):
         return _explain_override(error)
@@ -71,25 +73,25 @@ def _explain(error: BaseException, config_dir: Path) -> str:
         line = _where(error)
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         what = error.filename or error.filename2
-        return f"{error.strerror}{f' for {what}' if what else ''}; make room: {GO_ON}"
+        return f"{error.strerror}{f' for {what}' if what else ''}; make room: {RESUME_HINT}"
     if isinstance(error, (ConfigError, DivergedError, LostFolderError, ValueError)) and line:
         return line
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename} cannot be used ({error.strerror}); give another"
     if _raised_by_hydra(error):
-        return f"Hydra makes nothing of what was typed ({type(error).__name__}: {line}); see python train.py --help"
+        return f"Hydra cannot use what was typed ({type(error).__name__}: {line}); see python train.py --help"
     return f"{type(error).__name__}: {line} (POSLAB_DEBUG=1 shows the traceback)"
 
 
 def _raised_by_hydra(error: BaseException) -> bool:
-    """Whether it comes from the inside of Hydra, which does not expect every value that its grammar can say."""
+    """Whether Hydra itself raised an error: it does not expect every value that its grammar can express."""
     frames = traceback.extract_tb(error.__traceback__)
     package = Path(frames[-1].filename).parts if frames else ()
     return "hydra" in package or "omegaconf" in package
 
 
 def _where(error: BaseException) -> str:
-    """The function that raised it, for an error without a text."""
+    """The function that raised an error without a message."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
@@ -98,22 +100,22 @@ def _explain_override(error: OverrideParseException) -> str:
     typed = error.override
     key, equals, value = typed.partition("=")
     if not equals:
-        return f"'{typed}' sets nothing; write key=value, pos=sinusoidal say; see python train.py --help"
+        return f"'{typed}' sets nothing; write key=value, for example pos=sinusoidal; see python train.py --help"
     if re.fullmatch(r"[+~]*[A-Za-z_][\w./@:-]*", key, re.ASCII):
         return (
             f"{key}: {value} cannot be read; put a value with other characters in quotes within quotes: \"{key}='...'\""
         )
-    return f"'{typed}' cannot be read: '{key}' is no name of a key; see python train.py --help"
+    return f"'{typed}' cannot be read: '{key}' is not the name of a key; see python train.py --help"
 
 
 def _explain_digits() -> str:
-    """Python does not say which number was too long to read; what was typed does."""
+    """Name the number that was too long to read; Python's error does not, so look for it in the typed words."""
     typed = next((one for one in sys.argv[1:] if re.search(r"\d{4300}", one)), "a value")
     return f"{typed.partition('=')[0]} is a number of {len(typed.partition('=')[2])} digits; give a shorter one"
 
 
 def _explain_choice(text: str, config_dir: Path) -> str:
-    """Hydra's "Could not find" with its tab-indented list, as one line with the nearest name."""
+    """Put Hydra's "Could not find" and its list of choices on one line, with the nearest name."""
     wanted = re.search(r"Could not (?:find|load) '([^']+)'|Cannot find primary config '([^']+)'", text)
     offered = text.partition("Available options in")[2].partition("Config search path")[0]
     listed = [line.strip() for line in offered.splitlines()[1:] if line.strip()]
@@ -122,7 +124,7 @@ def _explain_choice(text: str, config_dir: Path) -> str:
     group, _, choice = (wanted.group(1) or wanted.group(2)).rpartition("/")
     if not group:
         return f"unknown configuration '{choice}'{rules.did_you_mean(choice, listed)}"
-    # Hydra lists them for a choice, not for one of a list of choices.
+    # Hydra's error has no list if the choice is one of several (diagnostics=[a,b]).
     options = listed or _choices(group, config_dir)
     near = rules.nearest(choice, options)
     hint = f"; did you mean '{near}'?" if near else ""
@@ -130,7 +132,7 @@ def _explain_choice(text: str, config_dir: Path) -> str:
 
 
 def _explain_null_choice(config_dir: Path) -> str:
-    """Hydra does not say which group was given ``null``; what was typed does."""
+    """Name the group that was given ``null``; Hydra's error does not, so look for it in the typed words."""
     for typed in sys.argv[1:]:
         group, _, values = typed.lstrip("+").partition("=")
         if "null" in values.split(",") and (choices := _choices(group, config_dir)):
@@ -167,11 +169,11 @@ def _explain_hydra(error: BaseException, config_dir: Path) -> str:
 
 
 def _nearest_key(name: str, config_dir: Path) -> str:
-    """The nearest key that a person can type, from the default configuration and the groups."""
+    """A hint at the most similar key of the default configuration and the groups."""
     keys = _known_keys(config_dir)
     prefix, _, leaf = name.rpartition(".")
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
-    # The right leaf under a forgotten or wrong prefix first (d_model for model.d_model), then a near leaf beside it.
+    # First the same name under a missing or wrong prefix (d_model for model.d_model), then a similar one beside it.
     nearest = next((key for key in keys if key.rpartition(".")[2] == leaf), None)
     nearest = nearest or siblings.get(rules.nearest(leaf, siblings) or "")
     if not nearest and not siblings:
@@ -188,7 +190,7 @@ def _known_keys(config_dir: Path) -> list[str]:
     from hydra.core.global_hydra import GlobalHydra
 
     groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
-    # The keys of the choices that were typed: pos=sinusoidal has others than the default.
+    # With the choices that were typed: pos=sinusoidal has other keys than the default.
     chosen = [one for one in sys.argv[1:] if one.partition("=")[0] in groups]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):

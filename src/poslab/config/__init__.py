@@ -1,6 +1,6 @@
-"""What a job is: the schema of its configuration, the rules it keeps, and the settings that decide its result."""
+"""What a job is: the schema of its configuration, its rules, and the settings that decide its result."""
 
-# Hydra has to know the schema before a configuration is composed.
+# Hydra needs the schema before it composes a configuration.
 from poslab.config.registration import register
 
 register()

@@ -1,4 +1,4 @@
-"""Tells Hydra the schema and the names of run and sweep folders."""
+"""Registers the schema and the names of run and sweep folders with Hydra."""
 
 import secrets
 import time
@@ -12,20 +12,20 @@ from poslab.config.schema import TrainConfig
 
 
 def _unique() -> str:
-    """Second and four random characters: two runs started together do not meet in one folder."""
+    """The time and four random characters, so that two runs started in the same second have different folders."""
     letters = "abcdefghijkmnpqrstuvwxyz23456789"
     return time.strftime("%Y%m%d-%H%M%S-") + "".join(secrets.choice(letters) for _ in range(4))
 
 
 def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any, seeds: Any = 1) -> str:
-    """A short, portable, unique folder name: what a person looks for first, then when."""
-    copies = f"x{seeds}" if seeds != 1 else ""
-    return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}{copies}_{_unique()}"
+    """A short, portable, unique folder name: the settings that a person looks for first, then the time."""
+    replicas = f"x{seeds}" if seeds != 1 else ""
+    return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}{replicas}_{_unique()}"
 
 
 def register() -> None:
-    """Make the schema and the folder names known to Hydra."""
+    """Register the schema and the resolvers of folder names."""
     ConfigStore.instance().store(name="schema", node=TrainConfig)
-    # Cached: the folder that Hydra makes and the one that a second rank is told must be the same.
+    # Cached, because a name must be the same each time Hydra resolves it.
     OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
-    OmegaConf.register_new_resolver("sweep_name", lambda: _unique(), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("sweep_name", _unique, use_cache=True, replace=True)

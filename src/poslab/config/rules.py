@@ -1,4 +1,4 @@
-"""What a setting may be, and the one line that refuses one that may not. Nothing here imports torch."""
+"""Checks of a single setting, each with its error in one line. Nothing here imports torch."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -8,39 +8,42 @@ from poslab.errors import ConfigError
 
 MOST_WHOLE = 2**63 - 1
 MOST_NUMBER = 1e20
-"""Of a setting that is no whole number: far above it, products of two of them leave the range of fp32."""
+"""The largest value of a setting that is a float: the product of two much larger ones overflows fp32."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that ``name`` was probably meant to be; None when none is near."""
+    """The one of ``names`` that is most similar to ``name``; None if none is similar."""
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``names``, or a list of them all when none is near."""
+    """``; did you mean 'x'?`` for the most similar of ``names``, or a list of all if none is similar."""
     near = nearest(name, names)
     return f"; did you mean '{near}'?" if near else f"; there are: {', '.join(sorted(names)) or 'none'}"
 
 
 def one_of(key: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a value that is not one of the choices."""
     if value not in choices:
         raise ConfigError(f"{key}={value} is unknown; choose one of {', '.join(choices)}")
 
 
 def at_least(minimum: float, **values: float | None) -> None:
+    """Refuse values below a minimum; in a name, two underscores stand for a dot. None passes."""
     for name, value in values.items():
         if value is not None and not value >= minimum:
             raise ConfigError(f"{name.replace('__', '.')}={value} must be at least {minimum}")
 
 
 def at_most(maximum: int, **values: int) -> None:
+    """Refuse values above a maximum, named as in `at_least`."""
     for name, value in values.items():
         if value > maximum:
             raise ConfigError(f"{name.replace('__', '.')}={value} must be at most {maximum}")
 
 
 def check_numbers(node: Any, key: str = "") -> None:
-    """Refuse numbers that a computer does not count with, wherever they stand.
+    """Refuse NaN, infinity and numbers that are too large, anywhere in nested settings.
 
     Raises:
         ConfigError: names the key, the value and the bound.
@@ -54,5 +57,5 @@ def check_numbers(node: Any, key: str = "") -> None:
     elif isinstance(node, float) and not abs(node) <= MOST_NUMBER:
         raise ConfigError(f"{key}={node} must be a finite number, at most {MOST_NUMBER:g}")
     elif isinstance(node, int) and abs(node) > MOST_WHOLE:
-        # Not the number itself: Python writes no more than 4300 digits.
+        # The number itself may be longer than the 4300 digits that Python writes.
         raise ConfigError(f"{key} is a number of about {node.bit_length() * 0.30103:.0f} digits; it must be below 2^63")

@@ -1,7 +1,7 @@
-"""The schema of a job: the closed parts as dataclasses, the rules that every configuration has to keep.
+"""The schema of a job: its parts as dataclasses, with the rules that every configuration has to keep.
 
-Values live in ``conf/``; a field without a value there is missing. Nothing here imports torch, so that a typing error
-is answered at once.
+The values are in ``conf/``. A setting with a default here may be missing from the folders of older runs. Nothing here
+imports torch, so that a typing error is answered at once.
 """
 
 import math
@@ -19,14 +19,12 @@ from poslab.errors import ConfigError
 PACKAGE = "poslab"
 DIAGNOSTICS = Path(__file__).parents[1] / "diagnostics"
 MOST_PROCESSES = 256
-"""That one job may start: a slip of the keyboard must not fill a machine's process table."""
+"""The most processes of one job, so that a typing error does not fill the machine's process table."""
 MOST_THREADS = 1024
 MOST_WIDTH = 2**20
-
-
 VAL_TOKENS = 24_576
 LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 64, 512
-"""Bounds of a validation set whose size is not given: as many examples as have `VAL_TOKENS`, within these."""
+"""Bounds of a validation set whose size is not given; within them its examples have `VAL_TOKENS` tokens in all."""
 
 
 @dataclass(kw_only=True)
@@ -49,9 +47,9 @@ class DataConfig:
         at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
 
     def n_val_examples(self, seq_len: int) -> int:
-        """Size of the validation set: ``val_examples``, or of sequences of this many tokens as many as are enough.
+        """The size of the validation set: ``val_examples``, or the default for sequences of this many tokens.
 
-        Of long ones 512 would take a tenth of what the training does.
+        512 long sequences would take a tenth of the time of the training.
         """
         if self.val_examples is not None:
             return self.val_examples
@@ -83,7 +81,7 @@ class ModelConfig:
             model__max_context_length=self.max_context_length,
             model__vocab_size=self.vocab_size,
         )
-        # Its square is the least that a layer has, and to list the divisors of a huge one takes minutes.
+        # Listing the divisors of a very large number, for the error below, takes minutes.
         at_most(MOST_WIDTH, model__d_model=self.d_model)
         if self.d_model % self.n_heads:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
@@ -180,17 +178,18 @@ class LoggerConfig:
 
 @dataclass(kw_only=True)
 class ClaimConfig:
-    """What somebody has said the results of a sweep are, in a form that can be held against them.
+    """A published claim about the results of a sweep, in a form that can be checked against them.
 
     Attributes:
         claim: in words.
-        source: who says so.
-        where: the jobs it is about, as their settings are typed (``pos=alibi model.n_layers=2``); empty: all jobs.
+        source: who made the claim.
+        where: the jobs that the claim is about, as their settings are typed (``pos=alibi model.n_layers=2``); empty:
+            all jobs.
         metric: a name in ``result.json``; the claim is about its mean over those jobs.
-        above, below: what the mean has to be; at least one of these two or ``than`` is needed.
+        above, below: bounds of the mean; one of these two or ``than`` is needed.
         than: other jobs, written like ``where``; the mean has to be above the mean of each group of them that
             differs in more than the seed.
-        by: by at least this much.
+        by: the least difference to ``than``.
     """
 
     claim: str
@@ -207,8 +206,8 @@ class ClaimConfig:
             stray = [word for word in jobs.split() if not re.fullmatch("[^=]+=.+", word)]
             if stray:
                 raise ConfigError(
-                    f"sweep.claims: '{self.claim}' has {name}='{jobs}', where '{stray[0]}' is no key=value; "
-                    "write settings as they are typed, pos=alibi model.n_layers=2 say"
+                    f"sweep.claims: '{self.claim}' has {name}='{jobs}', where '{stray[0]}' is not key=value; "
+                    "write settings as they are typed, for example pos=alibi model.n_layers=2"
                 )
         if self.above is None and self.below is None and self.than is None:
             raise ConfigError(f"sweep.claims: '{self.claim}' expects nothing; give above, below or than")
@@ -228,7 +227,7 @@ class SweepConfig:
 
 @dataclass(kw_only=True)
 class TrainConfig:
-    """One job, checked. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
+    """One job. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
 
     seed: int
     data: DataConfig
@@ -248,7 +247,7 @@ class TrainConfig:
 
     @property
     def total_steps(self) -> int:
-        """Updates after which the training ends: ``max_steps`` if it is given, else ``max_epochs`` whole epochs."""
+        """The number of updates of the whole training: ``max_steps`` if given, else ``max_epochs`` whole epochs."""
         if self.trainer.max_steps != -1:
             return self.trainer.max_steps
         return self.trainer.max_epochs * self.data.steps_per_epoch
@@ -265,7 +264,7 @@ class TrainConfig:
                 f"data.batch_size={self.data.batch_size} cannot be split over trainer.devices={self.trainer.devices}"
                 f"{nodes}; choose a multiple"
             )
-        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _of_another(name, one)}
+        self.diagnostics = {name: one for name, one in self.diagnostics.items() if not _not_chosen(name, one)}
         open_parts: dict[str, Any] = {"pos": self.pos, "task": self.task}
         open_parts |= {f"diagnostics.{name}": options for name, options in self.diagnostics.items()}
         for key, options in open_parts.items():
@@ -284,18 +283,18 @@ class TrainConfig:
         one_by_one = f"use -m seed={self.seed},{self.seed + 1},... instead"
         if self.model.dropout:
             raise ConfigError(
-                f"seeds={self.seeds} with model.dropout={self.model.dropout}: copies that are trained together cannot "
-                f"draw what each would alone; {one_by_one}"
+                f"seeds={self.seeds} with model.dropout={self.model.dropout}: replicas that are trained together "
+                f"cannot draw what each would draw alone; {one_by_one}"
             )
         if self.trainer.strategy != "auto":
             raise ConfigError(
-                f"seeds={self.seeds} with trainer={self.trainer.strategy}: copies are trained on "
+                f"seeds={self.seeds} with trainer={self.trainer.strategy}: replicas are trained on "
                 f"one device; {one_by_one}"
             )
 
 
-def _of_another(name: str, options: Any) -> bool:
-    """Whether these are options, as an experiment sets them, of a diagnostic that was not chosen."""
+def _not_chosen(name: str, options: Any) -> bool:
+    """Whether these are options that an experiment sets for a diagnostic that was not chosen."""
     return isinstance(options, Mapping) and "_target_" not in options and (DIAGNOSTICS / f"{name}.py").exists()
 
 
@@ -306,10 +305,10 @@ def check_target(key: str, target: Any) -> None:
 
 
 def checked(config: DictConfig) -> TrainConfig:
-    """The configuration as typed objects, every rule kept.
+    """Check a composed configuration; returns it as typed objects.
 
     Raises:
-        ConfigError: a rule is broken.
+        ConfigError: a setting breaks a rule.
         omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
     """
     job = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Refuses ``compile=true`` where the job or the machine cannot compile."""
+"""Refuses ``compile=true`` if the job or the machine cannot compile."""
 
 import os
 import shutil
@@ -13,16 +13,16 @@ WITHOUT = "or leave out compile=true"
 
 
 def check_compiler(job: TrainConfig) -> None:
-    """Refuse ``compile=true`` where the job or the machine cannot do it; loads nothing of torch's compiler.
+    """Refuse ``compile=true`` if the job or the machine cannot compile, without importing torch's compiler.
 
     Raises:
-        ConfigError: several processes, no C++ compiler, or no headers of Python; says what would help.
+        ConfigError: several processes, no C++ compiler, or no headers of Python; names the way out.
     """
     if not job.compile:
         return
     if job.trainer.strategy != "auto":
-        raise ConfigError(f"compile=true with trainer.strategy={job.trainer.strategy} is not there yet; {WITHOUT[3:]}")
-    # The one that torch would call.
+        raise ConfigError(f"compile=true with trainer.strategy={job.trainer.strategy} is not supported; {WITHOUT[3:]}")
+    # The compiler that torch calls.
     compiler = os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     if shutil.which(compiler) is None:
         raise ConfigError(

@@ -2,6 +2,8 @@
 
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def require_preflight() -> None:
-    """Have every job checked before Hydra makes a folder, also one whose configuration says nothing of Hydra itself."""
+    """Register the check of every job, for configurations too that have no settings of Hydra themselves."""
     callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
     ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
 
@@ -37,49 +39,52 @@ class Preflight(Callback):
     prepared: ClassVar["Prepared | None"] = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        try:
+        with errors_end_the_process(config):
             check_names(config)
-        except Exception as error:
-            if debugging():
-                traceback.print_exc()
-            raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         if started_by_first_rank():
             return
-        try:
+        with errors_end_the_process(config):
             from poslab.preflight.checks import preflight
 
-            # First: the folder's name is made from the configuration.
+            # First, because the folder's name is made from the configuration.
             job = schema.checked(config)
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             # The folder is claimed by rank 0.
             Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
-        except Exception as error:
-            # Hydra turns an Exception from a callback into a warning and goes on; a SystemExit passes.
-            if debugging():
-                traceback.print_exc()
-            if not is_rank_zero():
-                raise SystemExit(1) from None
-            raise SystemExit(f"error: {explain(error, main_config_dir(config))}") from None
+
+
+@contextmanager
+def errors_end_the_process(config: DictConfig) -> Iterator[None]:
+    """Raise a SystemExit for any error: Hydra turns an Exception of a callback into a warning and continues."""
+    try:
+        yield
+    except Exception as error:
+        if debugging():
+            traceback.print_exc()
+        # Only rank 0 prints.
+        raise SystemExit(f"error: {explain(error, main_config_dir(config))}" if is_rank_zero() else 1) from None
 
 
 def check_names(config: DictConfig) -> None:
-    """Refuse names of files that Hydra could not make in a run's folder, or whose own config.yaml would be the run's.
+    """Refuse names of files that Hydra cannot make in a run's folder, or that would replace the run's config.yaml.
 
     Raises:
         ConfigError: names the value and the way out.
     """
-    # Hydra looks at it when the folder is there already, and then without the other settings.
+    # Hydra resolves these only after it has made the folder, and without the other settings.
     OmegaConf.to_container(OmegaConf.masked_copy(config, "hydra").hydra.job, resolve=True)
     subdir, job = config.hydra.output_subdir, config.hydra.job.name
     if subdir is not None and (os.path.normpath(subdir) == "." or subdir.startswith(("/", "..")) or too_long(subdir)):
-        raise ConfigError(f"hydra.output_subdir={subdir} is no name in the run's folder; give one, .hydra say, or null")
+        raise ConfigError(
+            f"hydra.output_subdir={subdir} is not a folder inside the run's folder; give null, or for example .hydra"
+        )
     if os.path.basename(job) != job or too_long(f"{job}.log"):
-        raise ConfigError(f"hydra.job.name={job} is no name of a file; give another, without a slash")
+        raise ConfigError(f"hydra.job.name={job} is not the name of a file; give another, without a slash")
 
 
 def too_long(path: str) -> bool:
-    """Whether file systems have no room for a name in it."""
+    """Whether a name in the path is longer than file systems allow."""
     return any(len(os.fsencode(name)) > 255 for name in path.split("/"))

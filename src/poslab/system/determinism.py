@@ -1,4 +1,4 @@
-"""Bit for bit the same numbers on a GPU too, for as long as one job lasts."""
+"""Deterministic kernels, so that a GPU gives bit-identical numbers, for the time of one job."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Have torch take deterministic kernels only, and raise where there is none; afterwards all is as it was.
+    """Let torch use deterministic kernels only and raise for an operation without one; afterwards restore its settings.
 
-    Not by the Trainer's own setting, which the next job of a sweep would find still there.
+    The Trainer's own setting would stay on for the next job of a sweep.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
 
     Args:
-        wanted: False changes nothing.
+        wanted: False leaves the settings as they are.
     """
     if not wanted:
         yield
@@ -31,7 +31,7 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
         cudnn.benchmark,
         os.environ.get(WORKSPACE),
     )
-    # cuBLAS reads it when CUDA starts, and sums in an order of its own without it.
+    # cuBLAS reads it when CUDA starts; without it the order of a sum varies.
     os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True)
     cudnn.deterministic, cudnn.benchmark = True, False

@@ -1,4 +1,4 @@
-"""What a job computes on: which GPUs there are, whether the one asked for is, and what it is called in the record."""
+"""The devices that a job computes on: which GPUs are visible, whether enough are, and their names."""
 
 import os
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_devices() -> list[str]:
-    """The GPUs of this process, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         return [device for device in named.split(",") if device]
@@ -23,7 +23,7 @@ def visible_devices() -> list[str]:
 
 
 def check_device(accelerator: str, devices: int) -> None:
-    """Refuse an accelerator that is not there, and more of them than there are.
+    """Refuse an accelerator that this machine does not have, and more devices than it has.
 
     Args:
         accelerator: ``trainer.accelerator``.
@@ -40,16 +40,16 @@ def check_device(accelerator: str, devices: int) -> None:
         raise ConfigError(
             f"trainer.accelerator=gpu, but torch sees no GPU on this machine{hidden}; use trainer=auto or trainer=cpu"
         )
-    there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    if accelerator != "cpu" and 0 < there < devices:
+    visible = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if accelerator != "cpu" and 0 < visible < devices:
         raise ConfigError(
-            f"trainer.devices={devices}, but torch sees {there} on this machine; use at most {there}, or "
+            f"trainer.devices={devices}, but torch sees {visible} on this machine; use at most {visible}, or "
             "trainer.accelerator=cpu"
         )
 
 
 def device_name(device: "torch.device") -> str:
-    """``cpu``, or a GPU's name and its number, which tells two of the same kind apart: ``NVIDIA H200 (GPU 1)``."""
+    """``cpu``, or a GPU's name and its number on the machine: ``NVIDIA H200 (GPU 1)``."""
     import torch
 
     if device.type != "cuda":

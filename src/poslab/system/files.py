@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the check that a folder can be written."""
+"""Writes files whole or not at all, and checks that a folder can be written."""
 
 import os
 import shutil
@@ -9,26 +9,26 @@ from pathlib import Path
 from poslab.errors import ConfigError
 
 PART = ".part"
-"""What the name of a file ends in while it is being written."""
+"""The suffix of a file while it is being written."""
 
 
 def check_writable(folder: Path, key: str, room: int = 0) -> None:
-    """Make sure that a folder, which need not be there, can be made and written, before anything is.
+    """Check that a folder, which may not exist yet, can be made and written.
 
     Args:
-        folder: as it was given.
-        key: the setting that chooses another.
+        folder: as the person gave it.
+        key: the setting that chooses another folder.
         room: bytes that its files will take.
 
     Raises:
         ConfigError: names the folder and the reason.
     """
-    # Nothing is made yet: the nearest folder that is there says whether this one can be.
+    # The folder does not exist yet, so test its nearest existing parent.
     path = folder.absolute()
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     try:
         with tempfile.TemporaryFile(dir=nearest), suppress(FileNotFoundError):
-            # Finds a name that the file system has no room for.
+            # Fails if the name is too long for the file system.
             os.lstat(path / "config.yaml")
     except OSError as error:
         raise ConfigError(
@@ -43,7 +43,7 @@ def check_writable(folder: Path, key: str, room: int = 0) -> None:
 
 
 def as_text(size: float) -> str:
-    """Bytes as a person says them."""
+    """A number of bytes as readable text."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -52,12 +52,12 @@ def as_text(size: float) -> str:
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
-    """Write beside the target and rename, so that a reader sees the old file or the new one, never half of one.
+    """Write a temporary file beside the target and rename it, so that a reader sees the old content or the new.
 
     Args:
         path: of the file; its folder is made.
-        content: all of it.
-        durable: also where the machine itself goes down. Takes milliseconds, so only for what cannot be made again.
+        content: the whole content.
+        durable: survive a power cut too. It takes milliseconds, so only for files that cannot be made again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
@@ -72,10 +72,10 @@ def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
 
 
 def write_first(path: Path, content: bytes) -> None:
-    """The same for a file that only one process may be the first to write.
+    """Write a file in the same way, but only if it does not exist: of several processes exactly one succeeds.
 
     Raises:
-        FileExistsError: another was first.
+        FileExistsError: another process was first.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:

@@ -1,4 +1,4 @@
-"""Commands that a person can paste."""
+"""Commands that a person can paste into a shell."""
 
 import os
 import re
@@ -10,21 +10,21 @@ from pathlib import Path
 
 
 def shown_path(path: Path) -> Path:
-    """As short as it can be typed: relative to where the person stands, if it lies below."""
+    """A path relative to the current folder, if it lies below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def shell_quoted(word: str) -> str:
     """A word, quoted for the shell of this system if it needs that."""
     if os.name == "nt":
-        # Its shell takes no single quotes.
+        # cmd does not know single quotes.
         return subprocess.list2cmdline([word])
     # A word with single quotes is easiest to read in double ones, if nothing in it has a meaning there.
     return f'"{word}"' if "'" in word and not re.search(r'["$`!\\]', word) else shlex.quote(word)
 
 
 def program(name: str) -> str:
-    """How to call a program of this environment: by its name, or with a path where the environment is not active."""
+    """How to call a program of this environment: by its name, or by its path if the environment is not active."""
     ours = Path(sys.executable).with_name(name)
     on_path = shutil.which(name)
     active = not ours.exists() or (on_path is not None and Path(on_path).parent.samefile(ours.parent))
@@ -32,15 +32,15 @@ def program(name: str) -> str:
 
 
 def tensorboard_command(folder: Path) -> str:
-    """The command that shows a folder, so that it can be pasted."""
+    """The command that shows a folder in TensorBoard."""
     return f"{program('tensorboard')} --logdir {shell_quoted(str(folder))}"
 
 
 def commands_for(path: Path) -> list[str]:
-    """The commands that use what a run has learned, so that they can be pasted."""
+    """The commands that use the trained model of a run."""
     commands = []
     for name in ("evaluate.py", "generate.py"):
-        # Beside the script that was started; a notebook has none.
+        # The script lies beside the one that was started, except in a notebook.
         script = Path(sys.argv[0]).with_name(name)
         script = shown_path(script) if script.exists() else Path(name)
         commands.append(f"{program('python')} {shell_quoted(str(script))} {shell_quoted(f'run={path}')}")

@@ -1,4 +1,4 @@
-"""A process begins and ends without looking for garbage, which takes a fifth of its imports and most of its exit."""
+"""Starts and ends a process without garbage collection, which takes a fifth of its imports and most of its exit."""
 
 import atexit
 import gc
@@ -11,10 +11,10 @@ HEAVIEST = "poslab.experiment.run"
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Inside, packages are imported and nothing is collected.
+    """Import packages in here without garbage collection, and exclude them from later collections (``gc.freeze``).
 
-    Modules stay until the process ends, so there is nothing to be found among them then or later: they are also left
-    out of every later search, which would besides make forked children copy the memory that they share (``gc.freeze``).
+    Modules stay until the process ends, so a search for garbage among them finds nothing, and it would make forked
+    children copy the memory that they share.
     """
     if not gc.isenabled() or HEAVIEST in sys.modules:
         yield
@@ -28,5 +28,5 @@ def quick_imports() -> Iterator[None]:
 
 
 def quick_exit() -> None:
-    """Have this process end without a search through everything that is about to be given back anyway."""
+    """End this process without a last garbage collection."""
     atexit.register(gc.freeze)
