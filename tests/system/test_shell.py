@@ -1,4 +1,4 @@
-"""Values and commands can be pasted into a shell."""
+"""Commands can be pasted into a shell."""
 
 import shlex
 from pathlib import Path

@@ -26,6 +26,7 @@ def test_the_lesson_s_small_products_get_one_thread(monkeypatch: pytest.MonkeyPa
 
 
 def test_large_products_get_every_core_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "available_cores", lambda: 8)
     assert choose_threads("auto", 256, 512, 512) == 8
 
