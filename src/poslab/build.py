@@ -6,7 +6,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from poslab.config.rules import did_you_mean
-from poslab.config.schema import ModelConfig, TrainConfig, check_target
+from poslab.config.schema import TrainConfig, check_target
 from poslab.errors import ConfigError
 from poslab.sizes import Sizes, model_parts, require, training_parts, validation_parts
 from poslab.system.memory import device_memory_bytes, memory_bytes
@@ -159,40 +159,26 @@ def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    from poslab.model import TokenEmbedding
+    from poslab.model import TinyAttentionLM, TokenEmbedding, TransformerLM
 
     model = config.model
     vocab_size = model.vocab_size or task.vocab_size
-    context = model.max_context_length or task.seq_len
     check_model_fits(config, task)
     positions = build_positions(config, task)
     try:
         table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)
-        return ARCHITECTURES[model.architecture](
-            model,
-            vocab_size=vocab_size,
-            d_model=model.d_model,
-            n_heads=model.n_heads,
-            max_context_length=context,
-            positions=positions,
-            tie_embeddings=model.tie_embeddings,
-            token_embedding=table,
-            dropout=model.dropout,
-        )
+        arguments: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "d_model": model.d_model,
+            "n_heads": model.n_heads,
+            "max_context_length": model.max_context_length or task.seq_len,
+            "positions": positions,
+            "tie_embeddings": model.tie_embeddings,
+            "token_embedding": table,
+            "dropout": model.dropout,
+        }
+        if model.architecture == "attention":
+            return TinyAttentionLM(**arguments)
+        return TransformerLM(n_layers=model.n_layers, scale_residuals=model.scale_residuals, **arguments)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-
-
-def _attention(config: ModelConfig, **arguments: Any) -> "LanguageModel":
-    from poslab.model import TinyAttentionLM
-
-    return TinyAttentionLM(**arguments)
-
-
-def _transformer(config: ModelConfig, **arguments: Any) -> "LanguageModel":
-    from poslab.model import TransformerLM
-
-    return TransformerLM(n_layers=config.n_layers, scale_residuals=config.scale_residuals, **arguments)
-
-
-ARCHITECTURES = {"attention": _attention, "transformer": _transformer}

@@ -28,18 +28,26 @@ def one_of(key: str, value: str, choices: Collection[str]) -> None:
         raise ConfigError(f"{key}={value} is unknown; choose one of {', '.join(choices)}")
 
 
-def at_least(minimum: float, **values: float | None) -> None:
-    """Refuse values below a minimum; in a name, two underscores stand for a dot. None passes."""
-    for name, value in values.items():
+def at_least(minimum: float, part: object, prefix: str, *names: str) -> None:
+    """Refuse settings of a part that are below a minimum; None passes.
+
+    Args:
+        minimum: of all of them.
+        part: the object that has the settings.
+        prefix: ``trainer.`` for the settings of the trainer.
+        names: of the settings in the part.
+    """
+    for name in names:
+        value = getattr(part, name)
         if value is not None and not value >= minimum:
-            raise ConfigError(f"{name.replace('__', '.')}={value} must be at least {minimum}")
+            raise ConfigError(f"{prefix}{name}={value} must be at least {minimum}")
 
 
-def at_most(maximum: int, **values: int) -> None:
-    """Refuse values above a maximum, named as in `at_least`."""
-    for name, value in values.items():
-        if value > maximum:
-            raise ConfigError(f"{name.replace('__', '.')}={value} must be at most {maximum}")
+def at_most(maximum: int, part: object, prefix: str, *names: str) -> None:
+    """Refuse settings of a part that are above a maximum; the arguments are those of `at_least`."""
+    for name in names:
+        if int(getattr(part, name)) > maximum:
+            raise ConfigError(f"{prefix}{name}={getattr(part, name)} must be at most {maximum}")
 
 
 def check_numbers(node: Any, key: str = "") -> None:

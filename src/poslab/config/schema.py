@@ -36,15 +36,9 @@ class DataConfig:
     num_workers: int
 
     def __post_init__(self) -> None:
-        at_least(
-            1,
-            data__batch_size=self.batch_size,
-            data__steps_per_epoch=self.steps_per_epoch,
-            data__val_examples=self.val_examples,
-            data__val_batch_size=self.val_batch_size,
-        )
-        at_least(0, data__num_workers=self.num_workers)
-        at_most(MOST_PROCESSES, data__num_workers=self.num_workers)
+        at_least(1, self, "data.", "batch_size", "steps_per_epoch", "val_examples", "val_batch_size")
+        at_least(0, self, "data.", "num_workers")
+        at_most(MOST_PROCESSES, self, "data.", "num_workers")
 
     def n_val_examples(self, seq_len: int) -> int:
         """The size of the validation set: ``val_examples``, or the default for sequences of this many tokens.
@@ -73,16 +67,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         one_of("model.architecture", self.architecture, ("attention", "transformer"))
-        at_least(
-            1,
-            model__d_model=self.d_model,
-            model__n_heads=self.n_heads,
-            model__n_layers=self.n_layers,
-            model__max_context_length=self.max_context_length,
-            model__vocab_size=self.vocab_size,
-        )
+        at_least(1, self, "model.", "d_model", "n_heads", "n_layers", "max_context_length", "vocab_size")
         # Listing the divisors of a very large number, for the error below, takes minutes.
-        at_most(MOST_WIDTH, model__d_model=self.d_model)
+        at_most(MOST_WIDTH, self, "model.", "d_model")
         if self.d_model % self.n_heads:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
             raise ConfigError(
@@ -99,7 +86,7 @@ class ModelConfig:
                 f"model.token_init={self.token_init} with model.token_file={self.token_file}: "
                 "token_init=file needs a token_file, and only it uses one"
             )
-        at_least(0, model__token_init_std=self.token_init_std, model__dropout=self.dropout)
+        at_least(0, self, "model.", "token_init_std", "dropout")
         if self.dropout >= 1:
             raise ConfigError(f"model.dropout={self.dropout} must be below 1")
 
@@ -116,7 +103,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
         one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
-        at_least(0, optimizer__weight_decay=self.weight_decay, optimizer__warmup_steps=self.warmup_steps)
+        at_least(0, self, "optimizer.", "weight_decay", "warmup_steps")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"optimizer.lr={self.lr} must be a finite number above 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -144,16 +131,10 @@ class TrainerConfig:
         one_of("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
         one_of("trainer.precision", self.precision, ("32", "bf16"))
         one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
-        at_least(
-            1,
-            trainer__devices=self.devices,
-            trainer__num_nodes=self.num_nodes,
-            trainer__max_epochs=self.max_epochs,
-            trainer__log_every_n_steps=self.log_every_n_steps,
-            trainer__checkpoint_every_n_steps=self.checkpoint_every_n_steps,
-        )
-        at_least(0, trainer__checkpoint_every_minutes=self.checkpoint_every_minutes)
-        at_most(MOST_PROCESSES, trainer__devices=self.devices, trainer__num_nodes=self.num_nodes)
+        at_least(1, self, "trainer.", "devices", "num_nodes", "max_epochs", "log_every_n_steps")
+        at_least(1, self, "trainer.", "checkpoint_every_n_steps")
+        at_least(0, self, "trainer.", "checkpoint_every_minutes")
+        at_most(MOST_PROCESSES, self, "trainer.", "devices", "num_nodes")
         for name, number in (("devices", self.devices), ("num_nodes", self.num_nodes)):
             if number > 1 and self.strategy == "auto":
                 raise ConfigError(f"trainer.{name}={number} needs trainer=ddp to train on more than one device")
@@ -164,7 +145,7 @@ class TrainerConfig:
         if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
             raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
         if self.threads != "auto":
-            at_most(MOST_THREADS, trainer__threads=int(self.threads))
+            at_most(MOST_THREADS, self, "trainer.", "threads")
 
 
 @dataclass(kw_only=True)
@@ -275,7 +256,7 @@ class TrainConfig:
             check_target(key, options["_target_"])
 
     def _check_seeds(self) -> None:
-        at_least(1, seeds=self.seeds)
+        at_least(1, self, "", "seeds")
         if self.seeds == 1:
             return
         if self.seed + self.seeds > 2**32:

@@ -85,14 +85,12 @@ class SubmititPool(Pool[Any]):
         if self.cluster != "slurm":
             check_device(accelerator, devices)
         elif accelerator == "gpu" and not any(
-            option.startswith(("gpu", "gres")) for option in [*self.parameters, *self.additional_parameters()]
+            option.startswith(("gpu", "gres"))
+            for option in [*self.parameters, *self.parameters.get("additional_parameters", {})]
         ):
             raise ConfigError(
                 "trainer.accelerator=gpu, but SLURM is asked for none; set hydra.launcher.gpus_per_node=1"
             )
-
-    def additional_parameters(self) -> dict[str, Any]:
-        return dict(self.parameters.get("additional_parameters", {}))
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
         self.devices = visible_devices() if self.here else []

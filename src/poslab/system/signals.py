@@ -7,7 +7,7 @@ ends the run at once.
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from poslab.errors import SIGNAL_NAMES, StoppedError
@@ -68,9 +68,7 @@ class DeferredSignals:
                 self._defer(_unanswered.pop(), None)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -62,7 +62,7 @@ class Options:
     storage: str | None
 
     def __post_init__(self) -> None:
-        at_least(1, hydra__sweeper__n_trials=self.n_trials, hydra__sweeper__n_jobs=self.n_jobs)
+        at_least(1, self, "hydra.sweeper.", "n_trials", "n_jobs")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"hydra.sweeper.seed={self.seed} must be in [0, 2^32)")
         for name in ("sampler_options", "pruner_options"):
