@@ -22,6 +22,7 @@ LAYERS = [
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 MOST_ROOT_MODULES = 6
+MOST_ROOMS_WITH_THE_JOB = 8
 SHIMS = {"claims"}
 
 
@@ -110,6 +111,24 @@ def test_every_package_has_its_layer_and_a_sentence() -> None:
 def test_few_modules_stand_outside_a_package() -> None:
     modules = {path.stem for path in (SOURCE / "poslab").glob("*.py")} - {"__init__"} - SHIMS
     assert len(modules) <= MOST_ROOT_MODULES
+
+
+def takes_the_job(function: ast.FunctionDef) -> bool:
+    """Whether a parameter of the function is the whole configuration."""
+    parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return any("TrainConfig" in ast.unparse(one.annotation) for one in parameters if one.annotation is not None)
+
+
+def test_few_rooms_have_functions_of_the_whole_configuration() -> None:
+    rooms = {
+        room(module_name(path, SOURCE))
+        for path in SOURCE.glob("poslab/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and takes_the_job(node)
+    }
+    assert "build" in rooms
+    assert len(rooms) <= MOST_ROOMS_WITH_THE_JOB, rooms
+    assert not rooms & {"sizes", "system", "model", "launchers"}
 
 
 @pytest.mark.parametrize(
