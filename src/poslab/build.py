@@ -51,7 +51,8 @@ def build(key: str, options: dict[str, Any], base: type[T], **offered: Any) -> T
             options_of_class = [f"{key}.{option}" for option in accepted - set(offered)]
             raise ConfigError(f"unknown key '{key}.{name}'{did_you_mean(f'{key}.{name}', options_of_class)}")
         if not _fits(value, types[name]):
-            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is not a {types[name]}")
+            wanted = getattr(types[name], "__name__", types[name])
+            raise ConfigError(f"{key}.{name}: value '{value}' of type '{type(value).__name__}' is not of type {wanted}")
     filled = {name: value for name, value in offered.items() if name in accepted}
     try:
         return found(**arguments, **filled)
