@@ -4,36 +4,38 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-# Modules and tests stay until the end: looking for garbage among them takes a fifth of the collection.
-gc.disable()
+SLOW = Path(__file__).parent / "slow"
+# While a hooked module is imported, the hook looks for everybody's bytecode under a name of its own and compiles what
+# it does not find, so the large libraries are imported before it is there.
+LARGE_LIBRARIES = ("hydra", "lightning", "matplotlib.backends.backend_agg")
 
 # A failed assertion in these shows its values, as one in a test does.
 pytest.register_assert_rewrite("support")
 
-# Before the package is imported: every annotated function checks the shapes it is given.
-from jaxtyping import install_import_hook  # noqa: E402
 
-import support.typechecker  # noqa: E402, F401  (the hook finds it as an attribute of its package)
+def only_hands_out_tests(config: pytest.Config) -> bool:
+    """Whether this is the process of pytest-xdist that has workers for the tests."""
+    return bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
 
-install_import_hook("poslab", "support.typechecker.check")
 
-# While a hooked module is imported, the hook looks for everybody's bytecode under a name of its own, and compiles what
-# it does not find: the large libraries are imported before.
-import hydra  # noqa: E402, F401
-import jaxtyping  # noqa: E402
-import lightning  # noqa: E402, F401
-import matplotlib.backends.backend_agg  # noqa: E402, F401
-import torch  # noqa: E402
-from shared_runs import counts, server, undisturbed  # noqa: E402, F401
-
-from support.runs import train  # noqa: E402
-from support.stopping import whole  # noqa: E402, F401
-
-SLOW = Path(__file__).parent / "slow"
+def pytest_configure(config: pytest.Config) -> None:
+    if only_hands_out_tests(config):
+        return
+    # Modules and tests stay until the end: looking for garbage among them takes a fifth of the collection.
+    gc.disable()
+    for library in LARGE_LIBRARIES:
+        import_module(library)
+    # Before the package is imported: every annotated function checks the shapes it is given. The hook finds the checker
+    # as an attribute of its package.
+    import_module("support.typechecker")
+    import_module("jaxtyping").install_import_hook("poslab", "support.typechecker.check")
+    for fixtures in ("shared_runs", "support.stopping"):
+        config.pluginmanager.register(import_module(fixtures), fixtures)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,6 +51,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed() -> None:
+    import torch
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
@@ -62,12 +66,14 @@ def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the shape checks of the tests, so that the package's own ones answer."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a finished run by its overrides; each is trained once, in this process."""
+    from support.runs import train
+
     made: dict[tuple[str, ...], Path] = {}
 
     def get(*overrides: str) -> Path:
