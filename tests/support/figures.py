@@ -1,6 +1,7 @@
 """Reads colours and texts from figures, and asserts that people can read them."""
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from poslab.diagnostics.neighbour_similarity import draw_curve, draw_matrix
 from poslab.diagnostics.position_table import draw_table
 from poslab.evaluation.metrics import neighbour_cosine_matrix
 from poslab.pictures.figures import (
+    DPI,
     Label,
     LabelledFigure,
     Map,
@@ -76,16 +78,20 @@ def texts(figure: Figure) -> list[str]:
 
 def ink(figure: Figure, label: Label) -> Bbox:
     """The pixels that a label's letters cover, in the figure's coordinates, also those beyond its borders."""
-    width, height = figure.canvas.get_width_height()
-    beyond = 600
-    paper = Image.new("RGB", (width + 2 * beyond, height + 2 * beyond), "white")
-    write_labels(paper, [label._replace(transform=label.transform + Affine2D().translate(beyond, beyond))])
+    # On a paper of its own that has room for it on every side, moved by whole pixels.
+    reach = math.ceil(label.size * DPI / 72 * (len(label.text) + 4))
+    x, y = label.transform.transform(label.at)
+    across, up = reach - math.floor(x), reach - math.floor(y)
+    paper = Image.new("RGB", (2 * reach, 2 * reach), "white")
+    write_labels(paper, [label._replace(transform=label.transform + Affine2D().translate(across, up))])
     red, green, blue = paper.split()
     dark = ImageChops.darker(ImageChops.darker(red, green), blue).point([255] * 128 + [0] * 128)
     covered = dark.getbbox()
     assert covered is not None
     left, top, right, bottom = covered
-    return Bbox([(left - beyond, paper.height - bottom - beyond), (right - beyond, paper.height - top - beyond)])
+    assert min(left, top) > 0
+    assert max(right, bottom) < 2 * reach
+    return Bbox([(left - across, paper.height - bottom - up), (right - across, paper.height - top - up)])
 
 
 def assert_readable(figure: Figure) -> None:
