@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import lightning
@@ -19,14 +20,15 @@ from support.runs import train
 from support.stopping import TINY, stopped_at, told_to_stop
 
 SHORT = ("data.steps_per_epoch=20", "data.val_examples=32", "trainer.max_epochs=3", "model.dropout=0.1")
+QUIET = ("diagnostics=none",)
 
 
 @pytest.mark.parametrize("limit", ["optimizer.decay=cosine", "trainer.max_steps=50"])
 @pytest.mark.parametrize("update", [3, 31, 45])
 def test_the_numbers_are_those_of_an_undisturbed_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int, limit: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_runs: Callable[..., Path], update: int, limit: str
 ) -> None:
-    whole = train(tmp_path / "whole", *SHORT, limit)
+    whole = finished_runs(*SHORT, limit)
     folder = stopped_at(tmp_path / "stopped", update, monkeypatch, *SHORT, limit)
     train(folder, *SHORT, limit, "resume=auto")
     assert stored_status(folder) == "completed"
@@ -37,8 +39,8 @@ def test_the_numbers_are_those_of_an_undisturbed_run(
         assert (folder / f"figures/{name}.png").read_bytes() == (whole / f"figures/{name}.png").read_bytes()
 
 
-def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train(tmp_path / "whole", *SHORT)
+def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_runs: Callable[..., Path]) -> None:
+    whole = finished_runs(*SHORT)
     folder = stopped_at(tmp_path / "stopped", 25, monkeypatch, *SHORT)
     stopped_at(folder, 25, monkeypatch, *SHORT, "resume=auto")
     train(folder, *SHORT, "resume=auto")
@@ -48,7 +50,7 @@ def test_stopped_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_seen_before_a_checkpoint_is_in_the_table_when_a_kill_comes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint says that its step has been looked at, so that nobody looks there again."""
+    """The checkpoint says that its step has been looked at, so that the resumed run does not look there again."""
     real = Checkpoints._save
 
     def save(self: Checkpoints, trainer: lightning.Trainer, is_best: bool) -> None:
@@ -63,7 +65,7 @@ def test_what_was_seen_before_a_checkpoint_is_in_the_table_when_a_kill_comes_aft
 
 
 def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT)
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT, *QUIET)
     result = stored_result(folder)
     assert 0 < result["wall_seconds"] < 500
     (folder / "result.json").write_text(json.dumps(result | {"wall_seconds": 1000.0}))
@@ -71,17 +73,20 @@ def test_the_seconds_of_all_parts_are_counted(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         # What a process that is killed in its second part leaves.
         patch.setattr("poslab.experiment.record.RunRecord.watch", lambda *arguments: seen.append(stored_result(folder)))
-        stopped_at(folder, 5, monkeypatch, *SHORT, "resume=auto")
+        stopped_at(folder, 5, monkeypatch, *SHORT, *QUIET, "resume=auto")
     assert [(each["status"], each["wall_seconds"]) for each in seen] == [("interrupted", 1000.0)]
-    train(folder, *SHORT, "resume=auto")
+    train(folder, *SHORT, *QUIET, "resume=auto")
     assert stored_status(folder) == "completed"
     assert 1000 < stored_result(folder)["wall_seconds"] < 1500
 
 
 def test_a_truncated_checkpoint_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    finished_runs: Callable[..., Path],
 ) -> None:
-    whole = train(tmp_path / "whole", *SHORT)
+    whole = finished_runs(*SHORT)
     folder = stopped_at(tmp_path / "stopped", 45, monkeypatch, *SHORT)
     last = folder / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:1000])
@@ -94,10 +99,10 @@ def test_a_truncated_checkpoint_is_passed_over(
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT)
+    folder = stopped_at(tmp_path / "run", 25, monkeypatch, *SHORT, *QUIET)
     before = stored_result(folder)
     with pytest.raises(ConfigError, match=r"optimizer\.lr was 0\.005 and is 0\.001; seed was 0 and is 4"):
-        train(folder, *SHORT, "resume=auto", "optimizer.lr=0.001", "seed=4")
+        train(folder, *SHORT, *QUIET, "resume=auto", "optimizer.lr=0.001", "seed=4")
     assert stored_result(folder) == before
 
 
@@ -107,8 +112,10 @@ def test_what_only_shows_the_run_may_change(tmp_path: Path, monkeypatch: pytest.
     assert stored_status(folder) == "completed"
 
 
-def test_a_complete_run_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = train(tmp_path / "run", *SHORT)
+def test_a_complete_run_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, finished_runs: Callable[..., Path]
+) -> None:
+    folder = Path(shutil.copytree(finished_runs(*SHORT), tmp_path / "run"))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     train(folder, *SHORT, "resume=auto")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -118,13 +125,13 @@ def test_a_complete_run_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_without_resume_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", *SHORT, "trainer.max_steps=2")
+    folder = train(tmp_path / "run", *SHORT, *QUIET, "trainer.max_steps=2")
     with pytest.raises(ConfigError, match=r"already holds a run; choose another hydra.run.dir, or go on with it"):
-        train(folder, *SHORT)
+        train(folder, *SHORT, *QUIET)
 
 
 def test_resume_in_a_new_folder_is_a_new_run(tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", *SHORT, "trainer.max_steps=2", "resume=auto")
+    folder = train(tmp_path / "run", *SHORT, *QUIET, "trainer.max_steps=2", "resume=auto")
     assert stored_status(folder) == "completed"
 
 

@@ -5,6 +5,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Sequence
+from unittest import mock
 
 from poslab.comparison.axes import varying
 from poslab.comparison.collect import Job
@@ -105,6 +106,12 @@ def false_claims() -> dict[str, float]:
 
     A last case counts claims on positions only: its settings do differ, and a quarter of its jobs are missing.
     """
+    # How many seeds it would take is said where nothing is claimed, and takes half of the time.
+    with mock.patch("poslab.comparison.statements.seeds_needed", return_value=None):
+        return _false_claims()
+
+
+def _false_claims() -> dict[str, float]:
     rates = {
         name: sum(bool(texts(make(random.Random(at)), "difference")) for at in range(SWEEPS)) / SWEEPS
         for name, make in NO_EFFECT.items()

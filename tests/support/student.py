@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from statistics import fmean, variance
 
 import numpy as np
@@ -19,6 +20,7 @@ def two_sided(t: float, df: float) -> float:
     return float(beyond / (np.trapezoid(np.cos(from_zero * outside) ** (df - 1)) * outside))
 
 
+@cache
 def quantile(df: float, probability: float) -> float:
     """The t that is not passed with this probability (above one half), by bisection."""
     low, high = 0.0, 1e4
