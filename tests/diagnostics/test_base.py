@@ -1,16 +1,8 @@
-"""Diagnostics: what each looks at, when, and that looking changes nothing and never ends a training."""
+"""When diagnostics look, which are on, and that looking changes nothing."""
 
-import csv
-import errno
-import gc
 import json
-import logging
-import os
-import signal
-import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +10,31 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from matplotlib import pyplot
 
-from poslab.build import build_task
 from poslab.config.schema import checked
 from poslab.data.module import Probe
-from poslab.data.stream import BatchStream
-from poslab.diagnostics import Diagnostic, Finding, Gallery, Picture, Scalars, Text, build_diagnostics, heads
-from poslab.diagnostics.embedding_gradient import EmbeddingGradient
+from poslab.diagnostics import Diagnostic, Finding, Gallery, build_diagnostics
 from poslab.diagnostics.heads import HeadMaps
 from poslab.diagnostics.neighbour_similarity import NeighbourSimilarity
-from poslab.diagnostics.parameters import Parameters, parameter_table
 from poslab.diagnostics.position_table import PositionTable
 from poslab.errors import ConfigError
-from poslab.evaluation.metrics import neighbour_cosine_curve
 from poslab.model import MultiHeadSelfAttention, TinyAttentionLM
-from poslab.pictures import drawing
-from poslab.pictures import figures as figures_module
-from poslab.pictures import gallery as gallery_module
 from poslab.pictures.figures import to_png
-from poslab.positions import LearnedPositionalEmbedding, NoPositions, PositionScheme, SinusoidalPositionalEmbedding
-from poslab.training.module import TrainingModule
+from poslab.positions import LearnedPositionalEmbedding, PositionScheme, SinusoidalPositionalEmbedding
 from support.configs import compose
+from support.diagnosed_runs import FILES, ONE_EPOCH, figures
 from support.event_files import IMAGES, read, steps
 from support.paths import CONF
-from support.probes import a_model, a_probe, findings, pictures
-from support.processes import children, needs_fork
-from support.runs import SMALL, numbers, said, status, train
+from support.probes import a_model, a_probe, pictures
+from support.runs import SMALL, numbers, said, train
 
-ONE_EPOCH = (*SMALL, "trainer.max_epochs=1")
 NAMES = sorted({path.stem for path in (CONF / "diagnostics").glob("*.yaml")} - {"all", "none"})
-FILES = {f"{tag.replace('/', '_')}.png" for tag in IMAGES}
 
 
 @cache
 def default_options() -> dict[str, Any]:
     """The diagnostics of the default job, as configured."""
     return checked(compose()).diagnostics
-
-
-def figures(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "figures").glob("*")}
-
-
-@pytest.fixture
-def ordered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, Any]]:
-    """Every picture that a run orders: tag, step, and the partial that would draw it; nothing is drawn."""
-    orders: list[tuple[str, int, Any]] = []
-    monkeypatch.setattr(Gallery, "order", lambda self, tag, step, make: orders.append((tag, step, make)))
-    return orders
-
-
-# When
 
 
 def test_each_is_shown_on_its_own_interval_and_the_last_state_always(tmp_path: Path) -> None:
@@ -151,9 +116,6 @@ def test_pictures_go_to_the_gallery_that_draws_them() -> None:
     assert all(one.gallery is gallery for one in build_diagnostics(default_options(), gallery))
 
 
-# What each looks at
-
-
 def test_heads_shows_the_weights_of_each_head_not_their_mean() -> None:
     model = a_model()
     (picture,) = pictures(HeadMaps(), model).values()
@@ -195,90 +157,6 @@ def test_weights_are_made_for_looks_only(tmp_path: Path, monkeypatch: pytest.Mon
     train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
     assert made == [(1, False, False)] * 4
     assert [step for tag, step, _ in ordered if tag == "heads/layer_0"] == [0, 3, 6, 9]
-
-
-def test_similarity_is_the_curve_of_the_models_own_table() -> None:
-    model = a_model()
-    found = findings(NeighbourSimilarity(max_offset=3), model)
-    (scalars,) = [one.values for one in found if isinstance(one, Scalars)]
-    wanted = neighbour_cosine_curve(model.positions.table(), 3)
-    assert scalars == {f"neighbour_similarity/offset_{k}": wanted[k - 1] for k in (1, 2, 3)}
-
-
-def test_similarity_keeps_the_untrained_curve_for_comparison() -> None:
-    model = a_model()
-    diagnostic = NeighbourSimilarity()
-    first = pictures(diagnostic, model)["neighbour_similarity/curve"].draw.args  # type: ignore[attr-defined]
-    assert first[1] is None
-    for _ in range(2):
-        with torch.no_grad():
-            model.positions.embedding.weight.normal_()
-        later = pictures(diagnostic, model)["neighbour_similarity/curve"].draw.args  # type: ignore[attr-defined]
-        assert later[1] == first[0]
-        assert later[0] != first[0]
-
-
-def test_what_was_seen_is_remembered_by_a_run_that_goes_on() -> None:
-    model = a_model()
-    before, after = NeighbourSimilarity(), NeighbourSimilarity()
-    start = pictures(before, model)["neighbour_similarity/curve"].draw.args[0]  # type: ignore[attr-defined]
-    after.load_state_dict(before.state_dict())
-    assert pictures(after, a_model())["neighbour_similarity/curve"].draw.args[1] == start  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("rows", "offsets"), [(12, 8), (5, 4), (2, 1)])
-def test_a_short_table_has_as_many_offsets_as_it_has(rows: int, offsets: int) -> None:
-    model = a_model(LearnedPositionalEmbedding(12, 32))
-    model.positions.table = lambda: torch.randn(rows, 32)  # type: ignore[method-assign]
-    (scalars,) = [one.values for one in findings(NeighbourSimilarity(), model) if isinstance(one, Scalars)]
-    assert list(scalars) == [f"neighbour_similarity/offset_{k}" for k in range(1, offsets + 1)]
-
-
-@pytest.mark.parametrize("rows", [None, 1])
-def test_without_neighbours_there_are_pictures_but_no_numbers(rows: int | None) -> None:
-    model = a_model(NoPositions())
-    if rows:
-        model.positions.table = lambda: torch.ones(rows, 32)  # type: ignore[method-assign]
-    found = findings(NeighbourSimilarity(), model)
-    assert [type(one) for one in found] == [Picture, Picture]
-    written = [one.draw().labels[0].text for one in found if isinstance(one, Picture)]
-    assert all(("single row" if rows else "no table") in text for text in written)
-
-
-def test_at_least_one_offset_is_needed() -> None:
-    with pytest.raises(ValueError, match="max_offset=0 must be at least 1"):
-        NeighbourSimilarity(max_offset=0)
-
-
-def test_parameters_are_told_once() -> None:
-    diagnostic, model = Parameters(), a_model()
-    scalars, text = findings(diagnostic, model)
-    assert isinstance(scalars, Scalars)
-    assert isinstance(text, Text)
-    assert scalars.values["parameters/total"] == sum(p.numel() for p in model.parameters())
-    assert text.markdown.splitlines()[2] == "| total | 8,833 | 100.0% |"
-    assert findings(diagnostic, model) == []
-
-
-def test_parameter_table_of_an_empty_model() -> None:
-    assert parameter_table({"total": 0, "position": 0}).splitlines()[2:] == [
-        "| total | 0 | 0.0% |",
-        "| position | 0 | 0.0% |",
-    ]
-
-
-def test_gradient_rows_are_exactly_the_tokens_of_the_step(tmp_path: Path, ordered: list[Any]) -> None:
-    train(tmp_path / "run", *SMALL, "diagnostics=[embedding_gradient]", "seed=5")
-    task = build_task(checked(compose()))
-    stream = BatchStream(task, 5, "train", 4, task.vocab_size)
-    drawn = [(step, *make.args) for _, step, make in ordered]
-    assert [step for step, *_ in drawn] == [0, 3, 6, 9]
-    assert "no step has been taken" in drawn[0][1]
-    for look, norms, step in drawn[1:]:
-        # The newest gradient that was seen: of the update before this look.
-        assert step == look - 1
-        assert np.flatnonzero(norms).tolist() == torch.unique(stream.batch(step).tokens).tolist()
-        assert np.isfinite(norms).all()
 
 
 SCHEMES: dict[str, Callable[[], PositionScheme]] = {
@@ -324,9 +202,6 @@ def test_a_run_in_bf16_has_all_its_pictures(
     assert said(caplog) == []
 
 
-# Looking changes nothing
-
-
 def test_numbers_and_weights_are_the_same_with_diagnostics_on_off_or_broken(
     finished_runs: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,185 +240,3 @@ def test_each_leaves_the_random_state_alone(
     train(tmp_path / "run", *ONE_EPOCH, "model.dropout=0.3")
     assert set(looks) == {one["_target_"].rpartition(".")[2] for one in default_options().values()}
     assert {"HeadMaps", "HeadRoles", "HeadAblation"} <= set(looks)
-
-
-# Failures
-
-
-class Fails(Exception):
-    """What a broken diagnostic raises."""
-
-
-def half(self: HeadMaps, model: TinyAttentionLM, probe: Probe) -> Iterator[Finding]:
-    yield Scalars({"heads/before": 1.0})
-    raise Fails("cannot look")
-
-
-def test_a_look_that_raises_is_warned_of_once_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(HeadMaps, "look", half)
-    with caplog.at_level(logging.DEBUG, logger="poslab"):
-        folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
-    assert said(caplog) == [
-        "diagnostic HeadMaps failed at step 0, training goes on (see train.log): Fails('cannot look')"
-    ]
-    assert status(folder) == "completed"
-    assert figures(folder) == FILES - {"heads_layer_0.png"}
-    events = read(folder)
-    # What it had found before is shown, and it is asked again every time.
-    assert steps(events, "heads/before") == [0, 3, 6]
-    details = [record for record in caplog.records if record.getMessage() == "diagnostic HeadMaps failed"]
-    assert len(details) == 3
-    assert all(record.exc_info for record in details)
-
-
-@pytest.mark.parametrize("in_background", [pytest.param(True, marks=needs_fork), False])
-def test_a_drawing_that_raises_costs_its_picture_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_background: bool
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise Fails("cannot draw")
-
-    monkeypatch.setattr(heads, "draw_heads", fail)
-    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background))
-    folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
-    (warning,) = said(caplog)
-    assert "heads/layer_0 failed at step 0, training goes on" in warning
-    assert "cannot draw" in warning
-    assert status(folder) == "completed"
-    assert figures(folder) == FILES - {"heads_layer_0.png"}
-    assert steps(read(folder), "positions/table") == [0, 3, 6]
-
-
-def test_a_full_disk_costs_files_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(gallery_module, "write_atomically", full)
-    folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2", "diagnostics=[position_table]")
-    (warning,) = said(caplog)
-    assert "No space left on device" in warning
-    assert status(folder) == "completed"
-    assert figures(folder) == set()
-
-
-def test_a_figures_folder_that_cannot_be_made_costs_files_not_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "figures").write_text("in the way")
-    train(folder, *SMALL, "trainer.max_epochs=2", "diagnostics=[position_table]")
-    assert len(said(caplog)) == 1
-    assert status(folder) == "completed"
-
-
-@pytest.fixture
-def drawn_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where this process has one core only."""
-    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=True))
-
-
-@needs_fork
-@pytest.mark.usefixtures("drawn_by_a_child")
-def test_a_child_that_is_killed_costs_one_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real, before = drawing.draw, children()
-
-    def die_once(orders: list[drawing.Order]) -> list[drawing.Drawn]:
-        if not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(orders)
-
-    # Where the process that draws has it from; the training has its own.
-    monkeypatch.setattr(drawing, "draw", die_once)
-    folder = train(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
-    assert said(caplog)
-    assert len(said(caplog)) == len(set(said(caplog))) <= len(IMAGES)
-    assert all("step 0" in warning and "its process ended early" in warning for warning in said(caplog))
-    assert status(folder) == "completed"
-    assert figures(folder) == FILES
-    assert steps(read(folder), "heads/layer_0") == [3, 6]
-    assert children() == before
-
-
-@needs_fork
-@pytest.mark.usefixtures("drawn_by_a_child")
-def test_a_child_that_hangs_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = children()
-    monkeypatch.setattr(drawing, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(drawing, "draw", lambda _: time.sleep(600))
-    started = time.monotonic()
-    folder = train(tmp_path / "run", *SMALL, "diagnostics=[heads]")
-    assert time.monotonic() - started < 60
-    (warning,) = said(caplog)
-    assert "its process took too long" in warning
-    assert status(folder) == "completed"
-    assert children() == before
-
-
-@needs_fork
-def test_background_and_in_place_leave_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=True))
-    back = train(tmp_path / "back", *ONE_EPOCH)
-    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
-    place = train(tmp_path / "place", *ONE_EPOCH)
-    shown = [
-        {tag: [(one.step, one.encoded_image_string) for one in events.Images(tag)] for tag in IMAGES}
-        for events in (read(back), read(place))
-    ]
-    assert shown[0] == shown[1]
-    assert numbers(back) == numbers(place)
-    for name in FILES:
-        assert (back / "figures" / name).read_bytes() == (place / "figures" / name).read_bytes(), name
-
-
-@needs_fork
-@pytest.mark.usefixtures("drawn_by_a_child")
-def test_no_process_is_left_by_a_run_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise Fails("training")
-
-    before = children()
-    monkeypatch.setattr(TrainingModule, "training_step", fail)
-    with pytest.raises(Fails):
-        train(tmp_path / "run", *ONE_EPOCH, "diagnostics=[position_table]")
-    assert children() == before
-    # The untrained state was seen.
-    assert figures(tmp_path / "run") == {"positions_table.png"}
-
-
-def test_no_figure_stays_open_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[Any]] = []
-    real = figures_module.LabelledFigure
-
-    def watch(*arguments: Any, **options: Any) -> Any:
-        figure = real(*arguments, **options)
-        made.append(weakref.ref(figure))
-        return figure
-
-    monkeypatch.setattr(figures_module, "LabelledFigure", watch)
-    monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
-    train(tmp_path / "run", *ONE_EPOCH)
-    gc.collect()
-    assert len(made) == 2 * len(IMAGES)
-    assert [reference() for reference in made if reference() is not None] == []
-    assert pyplot.get_fignums() == []
-
-
-def test_gradient_is_looked_at_on_the_logging_interval_only(tmp_path: Path) -> None:
-    folder = train(
-        tmp_path / "run", *SMALL, "trainer.log_every_n_steps=2", "diagnostics=[embedding_gradient]", "logger=none"
-    )
-    with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
-        seen = [int(row["step"]) for row in csv.DictReader(file) if row["embedding_gradient/rows"]]
-    assert seen == [0, 2, 4, 6, 8]
-    assert EmbeddingGradient().every == 1

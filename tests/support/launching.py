@@ -83,3 +83,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Swept]:
         return done[launcher]
 
     return get
+
+
+def by_seed(cwd: Path) -> dict[int, dict[str, Any]]:
+    return {result["seed"]: result for result in results(cwd).values()}
