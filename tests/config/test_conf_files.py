@@ -67,6 +67,8 @@ def test_a_choice_composes_builds_and_trains(override: str, tmp_path: Path):
     loud = {"diagnostics": ("diagnostics", "experiment"), "logger": ("logger",)}
     quiet = [f"{part}=none" for part, groups in loud.items() if group not in groups]
     config = compose(override, *quiet, *QUICK)
+    if "lengths" in config.diagnostics:
+        config.diagnostics.lengths.n_examples = 8
     # The machine may have no GPU.
     job = checked(config) if override == "trainer=gpu" else preflight(config, tmp_path / "checked").job
     task = build_task(job)

@@ -1,7 +1,6 @@
 """What a step, a look and a start may cost, in counts that no noise can move; ``make bench`` is for seconds."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -22,29 +21,10 @@ from poslab.runs.tensorboard import RunTensorBoard
 from poslab.training.learners import build_learner
 from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica, Replicas
-from support.child_patches import WHEN_IT_TRAINS
-from support.commands import start
 from support.configs import compose
 from support.count_costs import LOG_EVERY
 from support.paths import ROOT
 from support.runs import train
-
-# What a default run has no use for before its first step; each takes its time to load.
-NEEDLESS = (
-    "IPython",
-    "joblib",
-    "jsonargparse",
-    "optuna",
-    "pandas",
-    "ray",
-    "sklearn",
-    "submitit",
-    "tensorboard.program",
-    "tensorflow",
-    "torchvision",
-    # Lightning's own imports bring torch._dynamo and, where it is installed, SciPy; see pyproject.toml.
-    "scipy",
-)
 
 
 @pytest.fixture(scope="module")
@@ -139,31 +119,3 @@ def test_weights_are_made_for_the_probe_and_never_in_a_training_step(
     train(tmp_path, "data.steps_per_epoch=4", "trainer.max_epochs=2", "data.val_examples=200", "logger=none")
     # The map of one sequence and the roles over 16, at the start and after each epoch, without a gradient.
     assert made == {(1, False): 3, (16, False): 3}
-
-
-NOTES_MODULES = """
-import os
-import sys
-
-def patch(module):
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    def note(*_):
-        handle.remove()
-        with open(os.environ["NOTE_MODULES"], "w") as file:
-            file.write("\\n".join(sys.modules))
-
-    handle = register_optimizer_step_post_hook(note)
-"""
-
-
-@pytest.mark.process
-def test_what_the_first_step_does_not_need_is_not_imported(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NOTES_MODULES + WHEN_IT_TRAINS)
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    note = tmp_path / "modules.txt"
-    ended = start("trainer.max_steps=2", cwd=tmp_path, PYTHONPATH=path, NOTE_MODULES=str(note))
-    assert ended.returncode == 0, ended.stderr
-    loaded = note.read_text().split()
-    assert "lightning.pytorch" in loaded
-    assert [name for name in loaded if name in NEEDLESS] == []
