@@ -33,14 +33,16 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 train: $(VENV)/.installed
 	$(BIN)/python train.py
 
-# Two workers: the tests run torch on one thread.
+# Two workers: the tests run torch on one thread. Bytecode is kept even where the environment says otherwise, because
+# the tests start many processes of the same files.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults" --ignore=tests/slow
+	$(PYTEST) -m "not faults" --ignore=tests/slow
 
 # All of them, or some: make test-slow SLOW=tests/slow/search
 SLOW ?= tests/slow
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW)
+	$(PYTEST) $(SLOW)
 
 # All of them, or some: make matrix PYTHONS="3.12 debian"
 PYTHONS ?=
@@ -53,7 +55,7 @@ FAULTS_SEED := $(shell date +%s)
 endif
 faults: $(VENV)/.installed-dev
 	@echo "points of FAULTS_SEED=$(FAULTS_SEED)"
-	FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
+	FAULTS_SEED=$(FAULTS_SEED) $(PYTEST) tests/faults
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
