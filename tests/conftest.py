@@ -1,7 +1,9 @@
 """Shared by all tests: shapes are checked, torch runs on one thread, and finished runs are made once."""
 
 import gc
+import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -71,14 +73,25 @@ def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The folder of a finished run by its overrides; each is trained once, in this process."""
+    """The folder of a finished run by its overrides; each is trained once, by whichever worker needs it first."""
+    from filelock import FileLock
+
     from support.runs import train
 
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
     made: dict[tuple[str, ...], Path] = {}
 
     def get(*overrides: str) -> Path:
         if overrides not in made:
-            made[overrides] = train(tmp_path_factory.mktemp("run"), *overrides)
+            folder = shared / f"finished-{hashlib.sha256(repr(overrides).encode()).hexdigest()[:16]}"
+            with FileLock(f"{folder}.lock"):
+                if not (folder / "finished").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    train(folder / "run", *overrides)
+                    (folder / "finished").touch()
+            made[overrides] = folder / "run"
         return made[overrides]
 
     return get

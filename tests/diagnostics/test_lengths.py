@@ -159,10 +159,10 @@ def test_looking_changes_no_other_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("every", ["null", "1"])
 @pytest.mark.parametrize("update", [4, 8])
 def test_a_stopped_run_ends_as_an_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str, update: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_runs: Callable[..., Path], every: str, update: int
 ) -> None:
     overrides = (*RANGE, "pos=learned", "model.max_context_length=14", f"diagnostics.lengths.every={every}")
-    whole = train(tmp_path / "whole", *overrides)
+    whole = finished_runs(*overrides)
     folder = stopped_at(tmp_path / "stopped", update, monkeypatch, *overrides)
     assert read(folder).Tags()["scalars"].count("length_curve/accuracy") == 0
     train(folder, *overrides, "resume=auto")
@@ -175,10 +175,10 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
 
 @pytest.mark.parametrize("every", ["null", "1"])
 def test_a_run_that_is_stopped_after_its_last_step_is_still_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_runs: Callable[..., Path], every: str
 ) -> None:
     overrides = (*RANGE, "pos=learned", "model.max_context_length=14", f"diagnostics.lengths.every={every}")
-    whole = train(tmp_path / "whole", *overrides)
+    whole = finished_runs(*overrides)
     folder = tmp_path / "stopped"
 
     def interrupt(*_: Any) -> None:

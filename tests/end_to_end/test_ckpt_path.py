@@ -15,9 +15,7 @@ from poslab.sweeps.sweep import checked_job
 from poslab.training.checkpoints import room_for
 from support.configs import compose
 from support.runs import train
-from support.stopping import TINY, Wholes, assert_same, content, stopped_at, told_to_stop, whole
-
-__all__ = ["whole"]
+from support.stopping import TINY, Wholes, assert_same, content, stopped_at, told_to_stop
 
 
 @pytest.mark.parametrize("settings", [("model.dropout=0.1",), ("seeds=2",)], ids=["one", "bundle"])

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from poslab.build import build_model, build_task
-from poslab.config.schema import checked
+from poslab.config.schema import TrainConfig, checked
 from poslab.model import LanguageModel
 from support.configs import compose
 from support.paths import CONF
@@ -34,11 +34,16 @@ def composed(name: str, architecture: str) -> DictConfig:
     return compose(f"pos={name}", f"model={architecture}", *sizes)
 
 
+@cache
+def job_of(name: str, architecture: str, **sizes: float) -> TrainConfig:
+    return checked(OmegaConf.merge(composed(name, architecture), {"model": sizes}))
+
+
 def model_of(name: str, architecture: str = "attention", **sizes: float) -> LanguageModel:
     """A model with that scheme, every parameter of the scheme moved far from its start so that it matters."""
-    config = checked(OmegaConf.merge(composed(name, architecture), {"model": sizes}))
+    job = job_of(name, architecture, **sizes)
     torch.manual_seed(1)
-    model = build_model(config, build_task(config)).eval()
+    model = build_model(job, build_task(job)).eval()
     with torch.no_grad():
         for parameter in model.positions.parameters():
             parameter.add_(0.5 * torch.rand_like(parameter))

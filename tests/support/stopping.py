@@ -57,17 +57,10 @@ def assert_same(folder: Path, whole: Path) -> None:
     assert [stored_result(folder)[part] for part in parts] == [stored_result(whole)[part] for part in parts]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Wholes:
+@pytest.fixture(scope="session")
+def whole(finished_runs: Wholes) -> Wholes:
     """An undisturbed run by its settings."""
-    made: dict[tuple[str, ...], Path] = {}
-
-    def get(*overrides: str) -> Path:
-        if overrides not in made:
-            made[overrides] = train(tmp_path_factory.mktemp("whole"), *TINY, *overrides)
-        return made[overrides]
-
-    return get
+    return lambda *overrides: finished_runs(*TINY, *overrides)
 
 
 def told_to_stop(

@@ -24,6 +24,7 @@ from support.stopping import (
     CODES,
     NUMBERS,
     TINY,
+    Wholes,
     assert_ends_before_anything_is_made,
     assert_same,
     content,
@@ -82,7 +83,7 @@ MOMENTS: dict[str, tuple[Any, str, int | None]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_whenever_it_comes(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whenever_it_comes(moment: str, whole: Wholes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, steps = MOMENTS[moment]
     settings = (*TINY, "diagnostics=position_table")
     folder = tmp_path / "run"
@@ -100,7 +101,7 @@ def test_whenever_it_comes(moment: str, tmp_path: Path, monkeypatch: pytest.Monk
             assert stored_result(folder)["error"] == "StoppedError: stopped by SIGTERM"
     if steps is not None:
         train(folder, *settings, "resume=auto")
-    assert_same(folder, train(tmp_path / "whole", *settings))
+    assert_same(folder, whole("diagnostics=position_table"))
 
 
 def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_the_same_signal_again_stops_at_once(tmp_path: Path, monkeypatch: pytest
 
 
 def test_again_while_the_last_pictures_are_drawn_the_run_says_so_and_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Wholes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def twice(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -135,7 +136,7 @@ def test_again_while_the_last_pictures_are_drawn_the_run_says_so_and_can_go_on(
             train(tmp_path / "run", *settings)
     assert stored_result(tmp_path / "run")["error"] == "StoppedError: stopped at once by a second Ctrl-C"
     train(tmp_path / "run", *settings, "resume=auto")
-    assert_same(tmp_path / "run", train(tmp_path / "whole", *settings))
+    assert_same(tmp_path / "run", whole("diagnostics=position_table"))
 
 
 def test_a_sweep_s_job_that_is_complete_passes_the_signal_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
