@@ -141,6 +141,8 @@ def test_no_file_outside_positions_names_a_scheme() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if POSITIONS not in path.parents and path != PACKAGE / "__init__.py"
         for line, name in naming(path.read_text(), schemes, classes)
+        # The comparison's outcome "learned": whether a run has learned its task.
+        if not (path.parent.name == "comparison" and name == "learned")
     ]
     assert found == []
 

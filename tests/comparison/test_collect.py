@@ -169,7 +169,7 @@ def test_nothing_to_compare_is_said_in_one_line(tmp_path: Path) -> None:
 def test_good_enough_is_the_first_validation_at_99_percent(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,val/exact_match,val/accuracy\n0,0,0\n60,0.989,0.99\n90,,\n120,0.99,1\n180,0.5,1\n240,1,1\n")
-    reached = read_history(path).reached
+    reached = read_history(path, {})[0].reached
     assert reached["val/exact_match"] == (120, 60)
     assert reached["val/accuracy"] == (60, 0)
 

@@ -1,5 +1,6 @@
 """``python -m poslab.comparison``: what it writes, its errors, its time and memory."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ def test_the_command_line(compared: Path, tmp_path: Path, capsys: pytest.Capture
     main([str(compared), "--output", str(tmp_path / "out")])
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "13 jobs: 1 broken, 10 completed, 1 diverged, 1 invalid"
-    assert said[1].startswith("- sinusoidal reaches 99 % exact match in ")
+    assert said[1] == "- 2 of 12 jobs did not complete: 1 broken, 1 diverged"
+    assert "; sinusoidal needs " in said[2]
     assert said[-1] == f"see it: {tmp_path / 'out' / 'comparison.html'}"
     assert set(written(tmp_path / "out")) == FILES
     main([str(compared)])
@@ -39,6 +41,23 @@ def test_errors_on_the_command_line_are_one_line(compared: Path, tmp_path: Path)
         assert "\n" not in message
     with pytest.raises(ComparisonError):
         write_comparison([tmp_path / "empty"], tmp_path)
+
+
+def test_margin_tuning_and_target_are_flags(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--output", str(tmp_path)]
+    main([str(compared), *out, "--margin", "1.5", "--target", "1.2"])
+    assert json.loads((tmp_path / "comparison.json").read_text())["margin"] == 1.5
+    assert "to show 1.20x" in (tmp_path / "comparison.md").read_text()
+    main([str(compared), *out, "--tune", "model.n_heads"])
+    assert {each["axis"] for each in json.loads((tmp_path / "comparison.json").read_text())["verdicts"]} == {"pos"}
+    capsys.readouterr()
+    for flags, words in (
+        (["--margin", "0.9"], "comparison.margin=0.9 must be a finite factor above 1"),
+        (["--tune", "optimizer.lr"], "optimizer.lr does not vary in these jobs; what varies is pos, model.n_heads"),
+        (["--target", "1"], "--target 1 must be a ratio"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            main([str(compared), *out, *flags])
 
 
 JOBS, SECONDS, MEBIBYTES = 500, 20, 1024

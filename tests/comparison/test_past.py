@@ -13,6 +13,7 @@ from poslab.comparison import write_comparison
 from poslab.comparison.collect import Job
 from poslab.comparison.past import past_training
 from poslab.comparison.settings import by_setting
+from poslab.comparison.statements import Statement, statements
 from support import student
 from support.job_folders import write_job
 from support.pages import Page
@@ -37,8 +38,10 @@ def job(pos: str, seed: int, exact: dict[int, float], unreached: tuple[int, ...]
     )
 
 
-def texts(jobs: list[Job], *axes: str) -> list[str]:
-    return [each.text for each in past_training(jobs, [*(axes or ("pos",)), "seed"])[0]]
+def said(jobs: list[Job], *axes: str) -> list[Statement]:
+    names = [*(axes or ("pos",)), "seed"]
+    past = past_training(jobs, names)
+    return [*statements(past.jobs, names)[0], *past.unreached]
 
 
 ALIBI = [job("alibi", seed, {20: 0.99, 25: 0.9 + 0.02 * seed, 40: 0.7 - 0.03 * seed}) for seed in (0, 1, 2)]
@@ -46,44 +49,40 @@ ROPE = [job("rope", seed, {20: 0.98, 25: 0.4 - 0.05 * seed, 40: 0.0}) for seed i
 
 
 def test_a_clear_difference_is_stated_with_its_test() -> None:
-    (said,), method = past_training([*ALIBI, *ROPE], ["pos", "seed"])
+    (found,) = said([*ALIBI, *ROPE])
     means = [[(one.by_length[25] + one.by_length[40]) / 2 for one in side] for side in (ALIBI, ROPE)]
     p, (low, high) = student.paired(*means)
     gap = sum(means[0]) / 3 - sum(means[1]) / 3
-    assert said.kind == "difference"
-    assert (
-        said.text == f"Past training length 20, alibi gets {100 * gap:.1f} percentage points more exact match than rope"
+    assert found.kind == "different"
+    assert found.text.startswith(
+        f"alibi gets {100 * gap:.1f} percentage points more exact match past the training length than rope "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f}, at most "
     )
-    assert "mean exact match 79.5 % and 17.5 % over lengths 25, 40" in said.detail
-    assert f"95 % interval {100 * low:.1f} to {100 * high:.1f} points" in said.detail
-    assert "same direction in 3 of 3 pairs; paired t-test on exact match, 3 matched seeds" in said.detail
-    assert ("p < 0.001" if p < 0.001 else f"p = {p:.2g}") in said.detail
-    assert "lengths 25, 40" in method
+    assert found.text.endswith(" points apart; 3 seeds, 3 of 3 pairs agree)")
+    assert (
+        "medians 79.5 % (alibi) and 17.5 % (rope); paired t-test on exact match past the training length"
+        in found.detail
+    )
+    assert ("p < 0.001" if p < 0.001 else f"p = {p:.2g}") in found.detail
+    assert found.verdict is not None
+    assert (found.verdict.outcome, found.verdict.ratio) == ("past", pytest.approx(gap))
+    assert "lengths 25, 40" in past_training([*ALIBI, *ROPE], ["pos", "seed"]).method
 
 
-def test_the_order_of_the_sides_does_not_depend_on_the_order_of_the_jobs() -> None:
-    renamed = [job("zebra", one.seed, one.by_length) for one in ALIBI]  # the better one comes last by name
-    assert texts([*ROPE, *renamed])[0].startswith("Past training length 20, zebra gets 62.0 percentage points more")
+def test_the_better_level_is_named_first_whatever_the_order_of_the_jobs() -> None:
+    renamed = [job("zebra", one.seed, one.by_length) for one in ALIBI]
+    assert said([*ROPE, *renamed])[0].text.startswith("zebra gets 62.0 percentage points more")
 
 
-def test_what_seeds_do_not_agree_on_is_no_difference() -> None:
+def test_what_seeds_do_not_agree_on_is_not_known() -> None:
     noisy = [
         job("t5", one.seed, {20: 1, 25: share, 40: 0.6}) for one, share in zip(ALIBI, (0.99, 0.8, 0.97), strict=True)
     ]
-    (said,), _ = past_training([*ALIBI, *noisy], ["pos", "seed"])
-    assert said.kind == "none"
-    assert said.text.endswith("no difference in exact match beyond seed spread")
+    (found,) = said([*ALIBI, *noisy])
+    assert found.kind == "unknown"
+    assert ": not known in exact match past the training length (at most " in found.text
     same = [job("none", one.seed, one.by_length) for one in ROPE]
-    assert texts([*same, *ROPE])[0].endswith("exactly the same exact match")
-
-
-def test_without_any_spread_nothing_is_claimed() -> None:
-    perfect = [job("alibi", seed, {25: 1.0}) for seed in (0, 1)]
-    nothing = [job("rope", seed, {25: 0.0}) for seed in (0, 1)]
-    (said,), _ = past_training([*perfect, *nothing], ["pos", "seed"])
-    assert said.kind == "unknown"
-    assert "no spread to test against" in said.text
-    assert "100.0 % and 0.0 % over length 25" in said.detail
+    assert "exactly the same exact match past the training length" in said([*same, *ROPE])[0].text
 
 
 def test_chance_is_rarely_taken_for_a_difference() -> None:
@@ -95,43 +94,42 @@ def test_chance_is_rarely_taken_for_a_difference() -> None:
             for pos in "abcde"
             for seed in range(4)
         ]
-        wrong += any(each.kind == "difference" for each in past_training(jobs, ["pos", "seed"])[0])
+        wrong += any(each.kind == "different" for each in said(jobs))
     assert wrong <= 0.09 * 120, "5 % of sweeps, and chance"
 
 
-def test_one_seed_is_shown_in_one_sentence_and_claims_nothing() -> None:
+def test_one_seed_claims_nothing() -> None:
     jobs = [job(pos, 0, {20: 1, 25: share, 40: 0.0}) for pos, share in (("a", 0.2), ("b", 0.8), ("c", 0.4))]
-    (said,), method = past_training(jobs, ["pos"])
-    assert (said.kind, method) == ("unknown", "")
-    assert "the data cannot tell which setting is ahead with one seed; add at least 2 seeds" in said.text
-    assert said.detail == "seen: mean exact match over lengths 25, 40: b 40.0 %, c 20.0 %, a 10.0 %"
+    assert {each.kind for each in said(jobs)} == {"unknown"}
 
 
 def test_a_scheme_that_ends_is_told_apart_and_not_counted_as_zero() -> None:
     ends = [job("learned", seed, {20: 1.0, 25: 0.5}, unreached=(40,)) for seed in (0, 1, 2)]
-    said, _ = past_training([*ALIBI, *ROPE, *ends], ["pos", "seed"])
-    assert [each.kind for each in said] == ["difference", "unknown"]
-    assert said[1].text == "learned: length 40 out of reach, so it is not compared past the training length"
-    assert said[1].detail == WHY
-    assert not any("learned" in each.text + each.detail for each in said[:1])
+    found = said([*ALIBI, *ROPE, *ends])
+    assert found[-1].text == "learned: length 40 out of reach, so it is not compared past the training length"
+    assert found[-1].detail == WHY
+    past = [each.verdict for each in found if each.verdict is not None and each.verdict.outcome == "past"]
+    assert len(past) == 1
+    assert not any("learned" in each.first + each.second for each in past)
 
 
 def test_only_lengths_that_all_were_asked_for_and_none_trained_on_count() -> None:
     fewer = [job("rope", seed, {20: 0.9, 25: 0.4 - 0.05 * seed, 30: 0.1}) for seed in (0, 1, 2)]
-    (said,), _ = past_training([*ALIBI, *fewer], ["pos", "seed"])
-    assert "over length 25;" in said.detail
+    assert past_training([*ALIBI, *fewer], ["pos", "seed"]).lengths == [25]
     longer = [job("rope", seed, {25: 0.4, 40: 0.1 * seed}) for seed in (0, 1, 2)]
     for one in longer:
         one.trained_to = 30
-    (said,), _ = past_training([*ALIBI, *longer], ["pos", "seed"])
-    assert "past training length 30" in said.text.lower()
-    assert "over length 40;" in said.detail
+    past = past_training([*ALIBI, *longer], ["pos", "seed"])
+    assert past.lengths == [40]
+    assert "trained to 30" in past.method
 
 
 @pytest.mark.parametrize("lengths", [{}, {10: 0.5, 20: 0.9}])
 def test_nothing_is_said_where_nothing_past_training_was_asked(lengths: dict[int, float]) -> None:
     jobs = [job(pos, seed, lengths) for pos in "ab" for seed in (0, 1, 2)]
-    assert past_training(jobs, ["pos", "seed"]) == ([], "")
+    past = past_training(jobs, ["pos", "seed"])
+    assert (past.lengths, past.unreached, past.method) == ([], [], "")
+    assert past.jobs == jobs
 
 
 def test_a_setting_has_the_mean_and_interval_of_its_seeds_at_each_length() -> None:
@@ -180,7 +178,7 @@ def test_the_text_has_them_by_setting_with_the_reason_and_the_plot(sweep: Path) 
     assert f"Out of reach: learned at 40, {WHY.replace('<', chr(92) + '<')}." in section
     assert "![Exact match by length](comparison/exact_match_by_length.png)" in section
     assert (sweep / "comparison/exact_match_by_length.png").read_bytes().startswith(b"\x89PNG")
-    assert text.splitlines()[2].startswith("- *learned: lengths 25, 40 out of reach")
+    assert "- *learned: lengths 25, 40 out of reach" in text
 
 
 def test_the_page_says_out_of_reach_with_the_reason_in_the_cell_s_title(sweep: Path) -> None:

@@ -22,7 +22,8 @@ def test_a_row_a_job_with_only_the_axes_that_vary(compared: Path) -> None:
         "parameters/total", "parameters/attention", "parameters/head", "parameters/position",
         "parameters/token_embedding", "best/val/loss", "best/val/accuracy", "best/val/exact_match",
         "val/loss", "val/accuracy", "val/exact_match", "train/loss", "length/9/exact_match", "length/12/exact_match",
-        "neighbour_similarity/offset_1", "steps_to_99/exact_match", "steps_to_99/accuracy", "wall_seconds",
+        "neighbour_similarity/offset_1", "learning/steps_to_quarter", "learning/steps_to_0.1", "learning/area",
+        "learning/source", "steps_to_99/exact_match", "steps_to_99/accuracy", "wall_seconds",
     ]  # fmt: skip
     assert [(row["pos"], row["model.n_heads"], row["seed"]) for row in table] == [
         *(("learned", "4", seed) for seed in "123"),
@@ -71,8 +72,10 @@ def test_of_an_equal_sweep_only_the_last_column_differs(compared: Path, tmp_path
 def test_the_text_says_it_first_then_shows_settings_and_reasons(compared: Path) -> None:
     text = (compared / "comparison.md").read_text()
     assert text.splitlines()[0] == "# Comparison of 13 jobs"
-    first = text.splitlines()[2]
-    assert first.startswith("- **sinusoidal reaches 99 % exact match in ")
+    assert text.splitlines()[2] == "- *2 of 12 jobs did not complete: 1 broken, 1 diverged.*"
+    assert text.splitlines()[3].startswith(
+        "- **1 of 6 with learned was broken, 1 of 6 with learned diverged; sinusoidal"
+    )
     assert text.index("Holm") < text.index("## By setting") < text.index("## Not completed")
     # 0.001, 0.002 and 0.003: their geometric mean, and its interval by t with two degrees of freedom.
     assert "| sinusoidal | 4 | 3 | 100.0 % | 100.0 % | 0.00182 [4.6e-4, 0.0072] |" in text
@@ -124,3 +127,15 @@ def test_an_old_comparison_stays_whole_when_a_new_one_fails(compared: Path, monk
     with pytest.raises(OSError, match="disk full"):
         write_comparison([compared], compared)
     assert written(compared) == before
+
+
+def test_every_verdict_is_data_and_its_sentence_is_the_one_in_the_text(compared: Path) -> None:
+    stored = json.loads((compared / "comparison.json").read_text())
+    assert (stored["margin"], stored["tune"]) == (1.25, [])
+    pos, heads = stored["verdicts"]
+    assert (pos["axis"], pos["first"], pos["second"]) == ("pos", "pos=sinusoidal", "pos=learned")
+    assert pos["outcome"] == "speed"
+    assert pos["low"] < pos["ratio"] < pos["high"] < 1 < pos["bound"]
+    assert (pos["verdict"], heads["axis"]) == ("different", "model.n_heads")
+    text = (compared / "comparison.md").read_text()
+    assert all(each["text"].split(" (")[0] in text for each in stored["verdicts"])

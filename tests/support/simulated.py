@@ -5,12 +5,13 @@ import math
 import random
 import sys
 from collections.abc import Callable, Sequence
-from unittest import mock
 
 from poslab.comparison.axes import varying
 from poslab.comparison.collect import Job
-from poslab.comparison.history import History, Reached
-from poslab.comparison.statements import Statement, statements
+from poslab.comparison.contrasts import Contrast, contrasts
+from poslab.comparison.statements import Plan, Statement, statements
+from poslab.comparison.verdicts import kind_of
+from poslab.runs.learning import Crossing, Learning
 
 EXACT = "val/exact_match"
 
@@ -21,13 +22,15 @@ Settings = dict[str, int | float | str]
 def job(
     steps: float | None, loss: float = 0.002, every: int = 20, status: str = "completed", **settings: object
 ) -> Job:
-    """A job that reached 99 % exact match at ``steps``, as far as its validations can tell; ``model__n_heads`` is
-    ``model.n_heads``."""
+    """A job whose loss fell below a quarter of its start at ``steps``, as far as its logged steps can tell.
+
+    ``model__n_heads`` is ``model.n_heads``. With ``steps=None`` it did not learn, and its area follows its loss.
+    """
     levels: Settings = {key.replace("__", "."): value for key, value in settings.items()}  # type: ignore[misc]
-    history = History()
+    quarter, area = None, 300 * loss
     if steps is not None:
-        seen = math.ceil(steps / every) * every
-        history.reached[EXACT] = Reached(seen, seen - every)
+        after = math.ceil(steps / every) * every
+        quarter, area = Crossing(after if every > 20 else steps, after - every, after), 0.9 * steps
     return Job(
         sweep="sweep",
         name=str(levels),
@@ -35,8 +38,8 @@ def job(
         status=status,
         settings=levels,
         seed=int(levels["seed"]),
-        metrics={"val/loss": loss} if status == "completed" else {},
-        history=history,
+        metrics={"val/loss": loss, EXACT: float(steps is not None)} if status == "completed" else {},
+        learning=Learning(quarter=quarter, area=area, source="train"),
     )
 
 
@@ -79,8 +82,8 @@ def grid(
     return jobs
 
 
-def say(jobs: Sequence[Job]) -> list[Statement]:
-    return statements(jobs, varying([job.settings for job in jobs]))[0]
+def say(jobs: Sequence[Job], plan: Plan | None = None) -> list[Statement]:
+    return statements(jobs, varying([job.settings for job in jobs]), plan)[0]
 
 
 def texts(jobs: Sequence[Job], kind: str) -> list[str]:
@@ -90,7 +93,7 @@ def texts(jobs: Sequence[Job], kind: str) -> list[str]:
 NO_EFFECT: dict[str, Callable[[random.Random], list[Job]]] = {
     "independent": lambda rng: grid(rng),
     "jobs of a seed alike": lambda rng: grid(rng, shared=0.2, spread=0.02),
-    "by loss": lambda rng: grid(rng, shared=0.2, spread=0.05, reached=False),
+    "by area": lambda rng: grid(rng, shared=0.2, spread=0.05, reached=False),
     "rare validations": lambda rng: grid(rng, every=120, shared=0.2, spread=0.02),
     "two seeds, rare validations": lambda rng: grid(rng, every=120, seeds=2, shared=0.3, spread=0.0),
     "five schemes": lambda rng: grid(rng, pos="abcde", widths=(32,), shared=0.1, every=2),
@@ -101,27 +104,34 @@ NO_EFFECT: dict[str, Callable[[random.Random], list[Job]]] = {
 SWEEPS = 300
 
 
-def false_claims() -> dict[str, float]:
-    """By case the share of simulated sweeps of which at least one thing is claimed.
+def _claims(jobs: Sequence[Job]) -> tuple[bool, bool]:
+    """Whether any difference is claimed, and whether one is claimed to depend on the setting: a family of its own."""
+    found = contrasts(jobs, varying([job.settings for job in jobs]))
+    return _claimed(found)
+
+
+def _claimed(found: Sequence[Contrast]) -> tuple[bool, bool]:
+    claims = [each for each in found if kind_of(each) == "different"]
+    return any(not each.depends for each in claims), any(each.depends for each in claims)
+
+
+def false_claims() -> dict[str, tuple[float, float]]:
+    """By case the shares of simulated sweeps of which something is claimed: of differences, and of interactions.
 
     A last case counts claims on positions only: its settings do differ, and a quarter of its jobs are missing.
     """
-    # How many seeds it would take is said where nothing is claimed, and takes half of the time.
-    with mock.patch("poslab.comparison.statements.seeds_needed", return_value=None):
-        return _false_claims()
-
-
-def _false_claims() -> dict[str, float]:
-    rates = {
-        name: sum(bool(texts(make(random.Random(at)), "difference")) for at in range(SWEEPS)) / SWEEPS
-        for name, make in NO_EFFECT.items()
-    }
-    claims = 0
+    rates = {}
+    for name, make in NO_EFFECT.items():
+        found = [_claims(make(random.Random(at))) for at in range(SWEEPS)]
+        rates[name] = tuple(sum(column) / SWEEPS for column in zip(*found, strict=True))
+    claims = []
     for at in range(SWEEPS):
         rng = random.Random(at)
         jobs = [each for each in grid(rng, seeds=5, between=1.0, spread=0.1, every=2) if rng.random() < 0.75]
-        claims += any("learned" in text for text in texts(jobs, "difference"))
-    return rates | {"a quarter missing": claims / SWEEPS}
+        found = contrasts(jobs, varying([job.settings for job in jobs]))
+        claims.append(_claimed([each for each in found if each.axis == "pos"]))
+    rates["a quarter missing"] = tuple(sum(column) / SWEEPS for column in zip(*claims, strict=True))
+    return rates
 
 
 if __name__ == "__main__":

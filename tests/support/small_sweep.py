@@ -11,6 +11,7 @@ FILES = {
     "comparison.csv",
     "comparison.md",
     "comparison.html",
+    "comparison.json",
     "comparison/loss_curves.png",
     "comparison/accuracy_by_setting.png",
     "comparison/parameters_against_result.png",

@@ -14,11 +14,12 @@ import yaml
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
 from poslab.comparison.history import History, read_history
 from poslab.errors import ComparisonError
+from poslab.runs.learning import Learning
 from poslab.runs.names import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED
 from poslab.runs.result import by_length
 
-COMPLETED, INVALID, BROKEN = "completed", "invalid", "broken"
-STATUSES = (COMPLETED, "interrupted", "diverged", "failed", INVALID, BROKEN)
+COMPLETED, DIVERGED, INVALID, BROKEN = "completed", "diverged", "invalid", "broken"
+STATUSES = (COMPLETED, "interrupted", "pruned", DIVERGED, "failed", INVALID, BROKEN)
 
 # The parser in C is much faster, but PyYAML may have been built without it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,6 +45,10 @@ class Job:
         wall_seconds: duration of the job; None if the result does not record it.
         versions: package name to version.
         history: curves and first steps from ``metrics.csv``.
+        learning: how fast the job learned, from ``metrics.csv``.
+        start: scale of positions and tokens at the start, as in ``result.json``.
+        validation: rows of the validation set, distinct ones, and the share seen in training, as in ``result.json``.
+        comparison: how its sweep is to be compared, as in its configuration.
     """
 
     sweep: str
@@ -61,10 +66,19 @@ class Job:
     wall_seconds: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    learning: Learning = field(default_factory=Learning)
+    start: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    comparison: dict[str, Any] = field(default_factory=dict)
 
     @property
     def completed(self) -> bool:
         return self.status == COMPLETED
+
+    @property
+    def judged(self) -> bool:
+        """Whether the job came to an end of its own: it completed, or it diverged."""
+        return self.status in (COMPLETED, DIVERGED)
 
     @property
     def by_length(self) -> dict[int, float]:
@@ -167,9 +181,9 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         if result:
             problems.append(f"{RESULT_FILE} has no known status ({status!r})")
         status = BROKEN
-    history = History()
+    history, learning = History(), Learning()
     try:
-        history = read_history(folder / METRICS_FILE)
+        history, learning = read_history(folder / METRICS_FILE, config)
     except FileNotFoundError:
         if status == COMPLETED:
             problems.append(f"no {METRICS_FILE}")
@@ -197,6 +211,10 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         wall_seconds=_numbers({"": result.get("wall_seconds")}).get(""),
         versions={str(name): str(value) for name, value in _mapping(result.get("versions")).items()},
         history=history,
+        learning=learning,
+        start=_numbers(result.get("start")),
+        validation=_numbers(result.get("validation")),
+        comparison=_mapping(config.get("comparison")),
     )
 
 
@@ -278,3 +296,11 @@ def in_order(jobs: Iterable[Job], axes: Sequence[str]) -> list[Job]:
 def without_repeats(jobs: Iterable[Job]) -> list[Job]:
     """The completed jobs, one per configuration: repeating a job with the same seed gives no new evidence."""
     return list({tuple(sorted(job.settings.items())): job for job in jobs if job.completed}.values())
+
+
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, one per configuration: a completed one before a diverged one, and that before any other."""
+    found: dict[tuple[tuple[str, Value], ...], Job] = {}
+    for job in sorted(jobs, key=lambda job: (job.completed, job.judged)):
+        found[tuple(sorted(job.settings.items()))] = job
+    return list(found.values())

@@ -1,371 +1,370 @@
-"""Compare two levels of one axis with all other settings matched, and test whether the difference exceeds seed spread.
+"""Compare two levels of one axis with all other settings matched, and test whether they differ.
 
 How a contrast is tested:
 
 - The unit of observation is the seed. Jobs with the same seed share their batches and often their initial weights, so
-  eight settings with three seeds are three independent observations, not 24. Differences are computed within each
-  matched setting and seed and averaged over the settings; the averages of the seeds are tested.
+  eight settings with three seeds are three independent observations, not 24. Differences are taken within each matched
+  setting and seed, and averaged over the settings with equal weights.
 - If both levels have at least two seeds in common, the test is a paired t-test, because effects of the seed on both
-  sides cancel. Otherwise (sweeps with different seeds compared together) it is Welch's t-test, because the variances of
-  the levels may differ.
-- Steps and losses are compared as logarithms: effects on them are factors, and their spread grows with their size.
-- Each contrast has one outcome, chosen without regard to which level is better. It is the number of steps to 99 % exact
-  match, over the settings in which every matched job reached it, provided that in each other setting no job did. If
-  there is a setting in which only some jobs did, it is the last validation loss over all settings.
-- Exact match beyond the training length is a share and often 0, so differences are taken without a logarithm.
-- A number of steps is known only up to the interval between two validations. The variance used in a test is at least
-  the variance of this rounding.
-- Holm's adjustment covers all contrasts that were computed. For an axis without order, these are all pairs of levels,
-  even if only comparisons with the best level are stated, because the best level was chosen from the same data.
+  sides cancel. Otherwise (sweeps with different seeds compared together) it is Welch's t-test.
+- Steps, areas and losses are compared as logarithms: effects on them are factors, and their spread grows with their
+  size.
+- Each contrast has one primary outcome, chosen by a rule that does not look at which level is better: exact match past
+  the training length where that was measured; else whether the task is learned, if the counts differ clearly; else the
+  steps to a quarter of the start loss; else, if fewer than two seeds have pairs that get there, the area under the
+  curve. Holm's adjustment covers the primary outcomes of all contrasts. Other outcomes are at most suggestive.
+- If the difference itself depends on the setting, the settings are reported one by one. These tests of interactions
+  are a family of their own in Holm's adjustment.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations, pairwise
 from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from poslab.comparison.axes import SEED, Value, is_numeric, order
-from poslab.comparison.collect import Job, without_repeats
-from poslab.comparison.history import Reached
-from poslab.comparison.statistics import TINY, Test, hidden_log_variance, holm, paired_test, welch_test
+from poslab.comparison.collect import INVALID, Job, distinct
+from poslab.comparison.levels import Cell, Grid, Level, Seed, complete_block, grid, level_of, own_options
+from poslab.comparison.outcomes import AREA, EVERY, SPEED, Name, Outcome, learned
+from poslab.comparison.statistics import Estimate, holm, interaction, paired, sign_test, welch
+from poslab.comparison.tuning import Chosen, merit, tuned
 
 TASK = "task"
-EXACT, LOSS = "val/exact_match", "val/loss"
-PAST = "length/past/exact_match"
-"""Mean exact match beyond the training length; computed by `poslab.comparison.past`, not stored in runs."""
 LEVEL = 0.05
-"""Significance level: a difference is stated if its adjusted p value is below this."""
+"""Significance level."""
 ALL_PAIRS = 3
-"""With up to this many levels, every pair is stated; with more, only the best level against each of the others."""
+"""With up to this many values of an axis without order, every pair is stated; with more, only those with the best."""
+LEAST_DISCORDANT = 6
+"""With fewer seeds in which only one level learned, a sign test cannot fall below p = 0.05."""
 
-Cell = tuple[Value | None, ...]
-Outcome = Literal["steps", "loss", "past"]
-Reason = Literal["no loss", "never alone", "few seeds", "no spread"]
-Grid = dict[Cell, dict[Value | None, list[Job]]]
-"""Jobs of one level by matched setting and seed; several jobs if this level has settings that the other does not."""
+Reason = Literal["no curve", "never alone", "few seeds", "no spread"]
 
 
-class Side(NamedTuple):
-    """Summary of one level in a contrast.
+class OfSetting(NamedTuple):
+    """The difference in one matched setting; the estimate is None without two seeds."""
+
+    cell: Cell
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One outcome of a contrast.
 
     Attributes:
-        middle: the median of the outcome; for exact match beyond the training length the mean; None without values.
-        reached: number of jobs that reached 99 % exact match.
-        jobs: number of jobs.
+        estimate: first minus second, with its test; None if there is none.
+        middles: the medians of both levels, not as logarithms; None without values.
+        agree: number of pairs of jobs whose difference has the sign of the mean, and number of pairs without ties.
+        ties: number of pairs without a difference.
+        by_setting: the matched settings that have pairs.
+        block: the differences by setting and seed, of settings that all have the same seeds.
+        spacing: factor between the two logged steps around the outcome, in the middle of the jobs; 1 if exact.
     """
 
-    middle: float | None = None
-    reached: int = 0
-    jobs: int = 0
+    estimate: Estimate | None = None
+    middles: tuple[float | None, float | None] = (None, None)
+    agree: tuple[int, int] = (0, 0)
+    ties: int = 0
+    by_setting: tuple[OfSetting, ...] = ()
+    block: Mapping[Cell, Mapping[Seed, float]] = field(default_factory=dict)
+    spacing: float = 1.0
+
+    @property
+    def identical(self) -> bool:
+        """Whether no pair of jobs differs."""
+        return self.ties > 0 and not self.agree[1]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many jobs of one level learned the task, of those of which it is known, and how all others ended."""
+
+    learned: int
+    known: int
+    jobs: int
+    incomplete: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """Comparison of the levels ``first`` and ``second`` of one axis.
+    """Comparison of two levels of one axis.
 
     Attributes:
         axis: name of the setting.
         task: the task of the compared jobs if several tasks are compared, else None.
         first, second: the levels.
+        others: the axes whose values are matched.
         stated: whether the contrast gets a sentence; False if it only counts in Holm's adjustment.
-        reason: why there is no test; None if there is one.
-        outcome: what is compared: number of steps, validation loss, or exact match beyond the training length.
-        test: the test of first minus second, on the logarithm of the outcome or, for exact match, on its negative; a
-            smaller value is better.
+        outcome: name of the primary outcome.
+        findings: by outcome, all that could be tested or described, without ``learned``.
+        counts: of both levels.
+        discordant: number of seeds of which only the first level learned, and only the second.
+        reason: why there is no test of the primary outcome; None if there is one.
+        p: its p value; None without a test.
         adjusted: the p value after Holm's adjustment.
+        interaction: p value after Holm's adjustment that the difference depends on the setting; None if untested.
         seeds: number of matched seeds; in Welch's test the smaller number of seeds of the two levels.
-        settings: number of matched settings of the other axes that the test covers.
-        unreached: number of further settings in which no job of either level reached 99 % exact match.
-        agree: number of job pairs whose difference has the same sign as the mean, and number of pairs; (0, 0) without
-            pairs.
-        sides: summaries of both levels.
-        every: the largest number of steps between two validations at the point where a job reached 99 % exact match.
-        identical: whether every matched pair of jobs has the same results.
+        settings: number of matched settings that the test of the primary outcome covers.
+        unlearned: number of matched settings in which no job of either level learned, if some did in another one.
+        where_unlearned: the levels of other axes with which no job learned.
+        chosen: of each level, the value of the tuning axes for each half of the seeds.
     """
 
     axis: str
     task: Value | None
-    first: Value
-    second: Value
+    first: Level
+    second: Level
+    others: tuple[str, ...]
     stated: bool = True
+    outcome: Name = "speed"
+    findings: dict[Name, Finding]
+    counts: tuple[Counts, Counts]
+    discordant: tuple[int, int] = (0, 0)
     reason: Reason | None = None
-    outcome: Outcome = "loss"
-    test: Test | None = None
-    adjusted: float = 1.0
+    p: float | None = None
+    adjusted: float | None = None
+    interaction: float | None = None
     seeds: int = 0
     settings: int = 0
-    unreached: int = 0
-    agree: tuple[int, int] = (0, 0)
-    sides: tuple[Side, Side] = field(default=(Side(), Side()))
-    every: int = 0
-    identical: bool = False
+    unlearned: int = 0
+    where_unlearned: tuple[tuple[str, Value], ...] = ()
+    chosen: tuple[Chosen, Chosen] | None = None
 
     @property
-    def clear(self) -> bool:
-        """Whether the difference is significant."""
-        return self.test is not None and self.adjusted < LEVEL
+    def primary(self) -> Finding:
+        """The finding on the primary outcome; empty for ``learned``, which has counts instead."""
+        return self.findings.get(self.outcome, Finding())
+
+    @property
+    def depends(self) -> bool:
+        """Whether the difference depends on the setting: clearly so, or both signs occur and each of them clearly."""
+        if self.interaction is not None and self.interaction < LEVEL:
+            return True
+        estimates = [each.estimate for each in self.primary.by_setting if each.estimate is not None]
+        if len({each.mean > 0 for each in estimates}) < 2:
+            return False
+        clear = {each.mean > 0 for each in estimates if each.p < LEVEL / len(estimates)}
+        return len(clear) == 2
 
 
-def contrasts(jobs: Sequence[Job], axes: Sequence[str], outcome: Outcome | None = None) -> list[Contrast]:
-    """Compute all contrasts along every axis except seed and task, with Holm-adjusted p values.
+def contrasts(jobs: Sequence[Job], axes: Sequence[str], tune: Sequence[str] = ()) -> list[Contrast]:
+    """Compute all contrasts along every axis except seed, task and tuning axes, with Holm-adjusted p values.
 
     Tasks are different questions, so jobs are compared only within a task.
 
     Args:
-        jobs: jobs of any status; only completed ones are used.
+        jobs: jobs of any status.
         axes: names of the settings that vary.
-        outcome: the outcome to compare; None: steps or loss, chosen for each contrast as the module docstring says.
+        tune: axes along which each level is compared at its own best value.
     """
-    completed = without_repeats(jobs)
-    tasks = sorted({job.settings.get(TASK) for job in completed}, key=order) if TASK in axes else [None]
+    used = distinct(jobs)
+    tasks = sorted({job.settings.get(TASK) for job in used}, key=order) if TASK in axes else [None]
     found = []
     for axis in axes:
-        if axis in (SEED, TASK):
+        if axis in (SEED, TASK, *tune):
             continue
         for task in tasks:
-            of_task = [job for job in completed if task is None or job.settings.get(TASK) == task]
-            others = [other for other in axes if other not in (axis, SEED) and not other.startswith(f"{axis}.")]
-            found += _contrasts_of_axis(axis, task, of_task, others, outcome)
-    tested = [each for each in found if each.test is not None]
-    adjusted = iter(holm([each.test.p for each in tested if each.test is not None]))
-    return [each if each.test is None else replace(each, adjusted=next(adjusted)) for each in found]
+            of_task = [job for job in used if task is None or job.settings.get(TASK) == task]
+            found += _of_axis(axis, task, of_task, axes, tune)
+    return _adjusted(found)
 
 
-def _contrasts_of_axis(
-    axis: str, task: Value | None, jobs: Sequence[Job], others: Sequence[str], outcome: Outcome | None
-) -> list[Contrast]:
-    """Contrasts of neighbouring levels of a numeric axis, or of all pairs of levels of any other axis.
-
-    Of more than `ALL_PAIRS` levels, only the pairs with the best level are stated.
-    """
-    levels = sorted({job.settings[axis] for job in jobs if axis in job.settings}, key=order)
-    if is_numeric(levels):
-        pairs = [(above, below, True) for below, above in pairwise(levels)]
-    else:
-        merit = _merit if outcome is None else partial(_mean, outcome=outcome)
-        by_merit = sorted(levels, key=lambda level: merit([job for job in jobs if job.settings.get(axis) == level]))
-        few = len(levels) <= ALL_PAIRS
-        pairs = [(first, second, few or first == by_merit[0]) for first, second in combinations(by_merit, 2)]
-    grids = {level: _grid([job for job in jobs if job.settings.get(axis) == level], others) for level in levels}
+def _adjusted(found: Sequence[Contrast]) -> list[Contrast]:
+    """With p values by Holm's method: primary outcomes are one family, interactions another."""
+    primary = iter(holm([each.p for each in found if each.p is not None]))
+    tests = [interaction(each.primary.block) for each in found]
+    interactions = iter(holm([p for p in tests if p is not None]))
     return [
         replace(
-            _contrast(grids[first], grids[second], outcome),
-            axis=axis,
+            each,
+            adjusted=None if each.p is None else next(primary),
+            interaction=None if test is None else next(interactions),
+        )
+        for each, test in zip(found, tests, strict=True)
+    ]
+
+
+def _of_axis(
+    axis: str, task: Value | None, jobs: Sequence[Job], axes: Sequence[str], tune: Sequence[str]
+) -> list[Contrast]:
+    """Contrasts of neighbouring levels of a numeric axis, or of all pairs of levels of any other axis."""
+    own = own_options(axis, axes, jobs)
+    others = [other for other in axes if other not in (axis, SEED, *own, *tune)]
+    by_level: dict[Level, list[Job]] = {}
+    for job in jobs:
+        level = level_of(job, axis, own)
+        if level is not None:
+            by_level.setdefault(level, []).append(job)
+    levels = sorted((level for level in by_level if any(job.judged for job in by_level[level])), key=lambda x: x.order)
+    numeric = is_numeric(level.value for level in levels)
+    if numeric:
+        pairs = [(above, below, True) for below, above in pairwise(levels)]
+    else:
+        by_merit = sorted(levels, key=lambda level: merit(by_level[level]))
+        few = len({level.value for level in levels}) <= ALL_PAIRS
+        # Variants of one value are compared along the axis in which they differ.
+        pairs = [
+            (first, second, few or first == by_merit[0])
+            for first, second in combinations(by_merit, 2)
+            if first.value != second.value
+        ]
+    grids: dict[Level, tuple[Grid, Chosen | None]] = {}
+    for level in levels:
+        here = [job for job in by_level[level] if job.judged]
+        grids[level] = (
+            tuned(here, others, [each for each in tune if each in axes]) if tune else (grid(here, others), None)
+        )
+    return [
+        replace(
+            _contrast(axis, first, second, grids[first][0], grids[second][0], others),
             task=task,
-            first=first,
-            second=second,
             stated=stated,
+            counts=(_counts(by_level[first], grids[first][0]), _counts(by_level[second], grids[second][0])),
+            chosen=None if not tune else (grids[first][1] or {}, grids[second][1] or {}),
         )
         for first, second, stated in pairs
     ]
 
 
-def _merit(jobs: Sequence[Job]) -> tuple[float, float, float]:
-    """A sort key, smallest for the best level: most jobs at 99 % exact match, then fewest steps, then lowest loss."""
-    steps = [job.history.reached[EXACT].step for job in jobs if EXACT in job.history.reached]
-    losses = [_log(job.metrics[LOSS]) for job in jobs if LOSS in job.metrics]
-    mean_steps = fmean(map(_log, steps)) if steps else math.inf
-    return -len(steps) / len(jobs), mean_steps, fmean(losses) if losses else math.inf
+def _counts(jobs: Sequence[Job], judged: Grid) -> Counts:
+    known = [found for row in judged.values() for job in row.values() if (found := learned(job)) is not None]
+    started = [job for job in jobs if job.status != INVALID]
+    incomplete = Counter(job.status for job in started if not job.completed)
+    return Counts(sum(known), len(known), len(started), dict(sorted(incomplete.items())))
 
 
-def _mean(jobs: Sequence[Job], outcome: Outcome) -> float:
-    return fmean(_value(job, outcome) for job in jobs)
-
-
-def _log(value: float) -> float:
-    return math.log(max(value, TINY))
-
-
-def _grid(jobs: Sequence[Job], others: Sequence[str]) -> Grid:
-    grid: Grid = defaultdict(lambda: defaultdict(list))
-    for job in jobs:
-        grid[tuple(job.settings.get(other) for other in others)][job.settings.get(SEED, job.seed)].append(job)
-    return {cell: dict(seeds) for cell, seeds in grid.items()}
-
-
-def _contrast(first: Grid, second: Grid, wanted: Outcome | None) -> Contrast:
-    """The contrast of two levels; the caller fills in the axis and the levels."""
-    empty = Contrast(axis="", task=None, first="", second="")
-    common = [cell for cell in first if cell in second]
-    if not common:
+def _contrast(axis: str, first: Level, second: Level, one: Grid, two: Grid, others: Sequence[str]) -> Contrast:
+    empty = Contrast(
+        axis=axis,
+        task=None,
+        first=first,
+        second=second,
+        others=tuple(others),
+        findings={},
+        counts=(Counts(0, 0, 0, {}), Counts(0, 0, 0, {})),
+    )
+    cells = sorted((cell for cell in one if cell in two), key=lambda cell: [order(value) for value in cell])
+    if not cells:
         return replace(empty, reason="never alone")
-    cells, seeds = complete_block({(cell, seed) for cell in common for seed in first[cell] if seed in second[cell]})
-    if len(seeds) >= 2:
-        return _paired(empty, first, second, cells, seeds, wanted)
-    own = [[seed for seed in grid[common[0]] if all(seed in grid[cell] for cell in common)] for grid in (first, second)]
-    if min(map(len, own)) >= 2:
-        return _unpaired(empty, first, second, common, (own[0], own[1]), wanted)
-    # Too few seeds for a test, but the contrast still describes both levels.
-    shown = [[job for cell in common for jobs in grid[cell].values() for job in jobs] for grid in (first, second)]
-    learned = all(EXACT in job.history.reached for jobs in shown for job in jobs)
-    outcome: Outcome = wanted or ("steps" if learned else "loss")
-    return replace(_described(empty, (shown[0], shown[1]), outcome, len(seeds), common, common), reason="few seeds")
+    findings = {name: _finding(outcome, one, two, cells) for name, outcome in EVERY.items()}
+    ahead, behind = _discordant(one, two, cells)
+    described = replace(empty, findings=findings, discordant=(ahead, behind), **_unlearned(one, two, cells, others))
+    seeds = {seed for cell in cells for seed in one[cell] if seed in two[cell]}
+    tested = [name for name, finding in findings.items() if finding.estimate is not None]
+    p = sign_test(ahead, behind)
+    if "past" not in tested and ahead + behind >= LEAST_DISCORDANT and p < LEVEL:
+        return replace(described, outcome="learned", p=p, seeds=len(seeds), settings=len(cells))
+    outcome: Name = "past" if "past" in tested else "speed" if "speed" in tested else "area"
+    found = findings[outcome]
+    described = replace(described, outcome=outcome, seeds=len(seeds), settings=len(found.by_setting) or len(cells))
+    if found.estimate is not None:
+        return replace(described, p=found.estimate.p, seeds=found.estimate.seeds)
+    jobs = [job for side in (one, two) for cell in cells for job in side[cell].values()]
+    if all(AREA.value(job) is None for job in jobs if job.completed):
+        return replace(described, reason="no curve")
+    spread = any(len(each) > 1 for each in _pairs(EVERY[outcome], one, two, cells).values())
+    return replace(described, reason="no spread" if spread else "few seeds")
 
 
-def complete_block(pairs: set[tuple[Cell, Value | None]]) -> tuple[list[Cell], list[Value | None]]:
-    """Select cells (settings) and seeds such that a pair of jobs exists for every selected cell and seed.
-
-    As long as pairs are missing, the cell or the seed with the smallest share of existing pairs is dropped. Otherwise
-    the seeds would be averages over different settings, and differences between settings would look like differences
-    between seeds.
-    """
-    pairs = set(pairs)
-    while True:
-        cells = sorted({cell for cell, _ in pairs}, key=lambda cell: [order(value) for value in cell])
-        seeds = sorted({seed for _, seed in pairs}, key=order)
-        if len(pairs) == len(cells) * len(seeds):
-            return cells, seeds
-        of_cell = {cell: sum((cell, seed) in pairs for seed in seeds) / len(seeds) for cell in cells}
-        of_seed = {seed: sum((cell, seed) in pairs for cell in cells) / len(cells) for seed in seeds}
-        worst_cell, worst_seed = min(cells, key=of_cell.__getitem__), min(seeds, key=of_seed.__getitem__)
-        # If equal, drop the cell: the number of seeds is the sample size of the test.
-        drop_cell = of_cell[worst_cell] <= of_seed[worst_seed]
-        pairs = {(cell, seed) for cell, seed in pairs if (cell != worst_cell if drop_cell else seed != worst_seed)}
+def _discordant(one: Grid, two: Grid, cells: Sequence[Cell]) -> tuple[int, int]:
+    """Number of seeds with which more jobs of the first level learned than of the second, and the other way round."""
+    leads: Counter[Seed] = Counter()
+    for cell in cells:
+        for seed in one[cell].keys() & two[cell].keys():
+            a, b = learned(one[cell][seed]), learned(two[cell][seed])
+            if a is not None and b is not None:
+                leads[seed] += a - b
+    return sum(lead > 0 for lead in leads.values()), sum(lead < 0 for lead in leads.values())
 
 
-def _outcome(
-    first: Grid, second: Grid, cells: Sequence[Cell], seeds: tuple[Sequence[Value | None], Sequence[Value | None]]
-) -> tuple[Outcome, list[Cell]]:
-    """The outcome that is tested, and the settings over which it is tested."""
-    reached: dict[Cell, set[bool]] = {
-        cell: {
-            EXACT in job.history.reached
-            for grid, own in ((first, seeds[0]), (second, seeds[1]))
-            for job in _jobs(grid, [cell], own)
-        }
-        for cell in cells
-    }
-    learned = [cell for cell in cells if reached[cell] == {True}]
-    if learned and all(len(kinds) == 1 for kinds in reached.values()):
-        return "steps", learned
-    return "loss", list(cells)
-
-
-def _value(job: Job, outcome: Outcome) -> float:
-    if outcome == "past":
-        return -job.metrics.get(PAST, math.nan)
-    return _log(job.history.reached[EXACT].step if outcome == "steps" else job.metrics.get(LOSS, math.nan))
-
-
-def _hidden(job: Job, outcome: Outcome) -> float:
-    if outcome != "steps":
-        return 0.0
-    reached = job.history.reached[EXACT]
-    return hidden_log_variance(reached.before, reached.step)
-
-
-def _side(jobs: Sequence[Job], outcome: Outcome) -> Side:
-    values = [value for job in jobs if math.isfinite(value := _value(job, outcome))]
-    reached = sum(EXACT in job.history.reached for job in jobs)
-    if not values:
-        return Side(None, reached, len(jobs))
-    return Side(fmean(map(abs, values)) if outcome == "past" else median(map(math.exp, values)), reached, len(jobs))
-
-
-def _validation_interval(jobs: Sequence[Job]) -> int:
-    spans = [reached.step - reached.before for job in jobs if (reached := job.history.reached.get(EXACT))]
-    return max(spans, default=0)
-
-
-class _Seed(NamedTuple):
-    """One seed of one level.
-
-    Attributes:
-        values: the outcome in each setting, on the scale of the test.
-        hidden: variance of the mean of the values that is due to rounding to whole validations.
-    """
-
-    values: list[float]
-    hidden: float
-
-
-def _seed(grid: Grid, cells: Sequence[Cell], seed: Value | None, outcome: Outcome) -> _Seed:
-    values = [fmean(_value(job, outcome) for job in grid[cell][seed]) for cell in cells]
-    # The jobs are rounded independently, so the rounding variance of a mean of n values is 1/n of that of one value.
-    hidden = [fmean(_hidden(job, outcome) for job in grid[cell][seed]) / len(grid[cell][seed]) for cell in cells]
-    return _Seed(values, sum(hidden) / len(cells) ** 2)
-
-
-def _jobs(grid: Grid, cells: Sequence[Cell], seeds: Sequence[Value | None]) -> list[Job]:
-    return [job for cell in cells for seed in seeds for job in grid[cell][seed]]
-
-
-def _paired(
-    empty: Contrast,
-    first: Grid,
-    second: Grid,
-    cells: Sequence[Cell],
-    seeds: Sequence[Value | None],
-    wanted: Outcome | None,
-) -> Contrast:
-    outcome, used = (wanted, list(cells)) if wanted else _outcome(first, second, cells, (seeds, seeds))
-    jobs = _jobs(first, used, seeds), _jobs(second, used, seeds)
-    rows = [(_seed(first, used, seed, outcome), _seed(second, used, seed, outcome)) for seed in seeds]
-    pairs = [[a - b for a, b in zip(one.values, two.values, strict=True)] for one, two in rows]
-    hidden = fmean(one.hidden + two.hidden for one, two in rows)
-    described = _described(empty, jobs, outcome, len(seeds), used, cells)
-    means = [fmean(row) for row in pairs]
-    if not all(map(math.isfinite, means)):
-        return replace(described, reason="no loss")
-    test = paired_test(means, hidden)
-    differences = [difference for row in pairs for difference in row]
-    agreeing = sum(difference * fmean(means) > 0 for difference in differences)
-    return replace(
-        described,
-        test=test,
-        reason=None if test else "no spread",
-        agree=(agreeing, len(differences)),
-        identical=[_numbers(job, wanted) for job in jobs[0]] == [_numbers(job, wanted) for job in jobs[1]],
-    )
-
-
-def _numbers(job: Job, wanted: Outcome | None) -> tuple[Reached | None, float | None]:
-    if wanted is not None:
-        return None, _value(job, wanted)
-    return job.history.reached.get(EXACT), job.metrics.get(LOSS)
-
-
-def _unpaired(
-    empty: Contrast,
-    first: Grid,
-    second: Grid,
-    cells: Sequence[Cell],
-    seeds: tuple[Sequence[Value | None], Sequence[Value | None]],
-    wanted: Outcome | None,
-) -> Contrast:
-    outcome, used = (wanted, list(cells)) if wanted else _outcome(first, second, cells, seeds)
-    jobs = _jobs(first, used, seeds[0]), _jobs(second, used, seeds[1])
-    sides = [
-        [_seed(grid, used, seed, outcome) for seed in own] for grid, own in ((first, seeds[0]), (second, seeds[1]))
+def _unlearned(one: Grid, two: Grid, cells: Sequence[Cell], others: Sequence[str]) -> dict[str, Any]:
+    """The settings in which nothing learned beside others in which something did."""
+    some = {cell: any(learned(job) for side in (one, two) for job in side[cell].values()) for cell in cells}
+    if not any(some.values()) or all(some.values()):
+        return {}
+    where = [
+        (axis, value)
+        for at, axis in enumerate(others)
+        for value in sorted({cell[at] for cell in cells}, key=order)
+        if value is not None and not any(some[cell] for cell in cells if cell[at] == value)
     ]
-    means = [[fmean(seed.values) for seed in side] for side in sides]
-    described = _described(empty, jobs, outcome, min(map(len, sides)), used, cells)
-    if not all(math.isfinite(mean) for side in means for mean in side):
-        return replace(described, reason="no loss")
-    hidden = [fmean(seed.hidden for seed in side) for side in sides]
-    test = welch_test(means[0], means[1], hidden[0], hidden[1])
-    return replace(described, test=test, reason=None if test else "no spread")
+    return {"unlearned": sum(not learns for learns in some.values()), "where_unlearned": tuple(where)}
 
 
-def _described(
-    empty: Contrast,
-    jobs: tuple[list[Job], list[Job]],
-    outcome: Outcome,
-    seeds: int,
-    used: Sequence[Cell],
-    cells: Sequence[Cell],
-) -> Contrast:
-    """Fill in everything that does not depend on a test."""
-    return replace(
-        empty,
-        outcome=outcome,
-        seeds=seeds,
-        settings=len(used),
-        unreached=len(cells) - len(used),
-        sides=(_side(jobs[0], outcome), _side(jobs[1], outcome)),
-        every=_validation_interval([*jobs[0], *jobs[1]]) if outcome == "steps" else 0,
+def _pairs(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> dict[Cell, dict[Seed, float]]:
+    """First minus second, by matched setting and seed, of the pairs that completed and both have the outcome."""
+    found: dict[Cell, dict[Seed, float]] = {}
+    for cell in cells:
+        for seed in sorted(one[cell].keys() & two[cell].keys(), key=order):
+            jobs = one[cell][seed], two[cell][seed]
+            a, b = (outcome.value(job) if job.completed else None for job in jobs)
+            if a is not None and b is not None:
+                found.setdefault(cell, {})[seed] = a - b
+    return found
+
+
+def _finding(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Finding:
+    pairs = _pairs(outcome, one, two, cells)
+    hidden = {
+        cell: {seed: outcome.hidden(one[cell][seed]) + outcome.hidden(two[cell][seed]) for seed in row}
+        for cell, row in pairs.items()
+    }
+    estimate = paired(pairs, hidden)
+    shared = {seed for row in pairs.values() for seed in row}
+    if estimate is None and len(shared) < 2:
+        return _unpaired(outcome, one, two, cells)
+    differences = [value for row in pairs.values() for value in row.values()]
+    moved = [value for value in differences if abs(value) > 1e-12]
+    mean = fmean(differences)
+    by_setting = tuple(OfSetting(cell, paired({cell: row}, hidden)) for cell, row in pairs.items())
+    block_cells, block_seeds = complete_block({(cell, seed) for cell, row in pairs.items() for seed in row})
+    block = {cell: {seed: pairs[cell][seed] for seed in block_seeds} for cell in block_cells}
+    jobs = [(one[cell][seed], two[cell][seed]) for cell, row in pairs.items() for seed in row]
+    return Finding(
+        estimate=estimate,
+        middles=(_middle(outcome, [a for a, _ in jobs]), _middle(outcome, [b for _, b in jobs])),
+        agree=(sum(value * mean > 0 for value in moved), len(moved)),
+        ties=len(differences) - len(moved),
+        by_setting=by_setting,
+        block=block,
+        spacing=_spacing(outcome, [job for pair in jobs for job in pair]),
     )
+
+
+def _unpaired(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Finding:
+    """The finding for two levels that have fewer than two seeds in common."""
+    sides, middles, every = [], [], []
+    for side in (one, two):
+        values: dict[Seed, list[float]] = {}
+        hidden: dict[Seed, list[float]] = {}
+        for cell in cells:
+            for seed, job in side[cell].items():
+                value = outcome.value(job) if job.completed else None
+                if value is not None:
+                    values.setdefault(seed, []).append(value)
+                    hidden.setdefault(seed, []).append(outcome.hidden(job))
+                    every.append(job)
+        whole = [seed for seed, found in values.items() if len(found) == len(cells)]
+        sides.append(([fmean(values[seed]) for seed in whole], [fmean(hidden[seed]) / len(cells) for seed in whole]))
+        middles.append(_middle(outcome, [job for cell in cells for job in side[cell].values()]))
+    (a, hidden_a), (b, hidden_b) = sides
+    estimate = welch(a, b, fmean(hidden_a), fmean(hidden_b)) if min(len(a), len(b)) > 1 else None
+    return Finding(estimate=estimate, middles=(middles[0], middles[1]), spacing=_spacing(outcome, every))
+
+
+def _middle(outcome: Outcome, jobs: Sequence[Job]) -> float | None:
+    values = [value for job in jobs if job.completed and (value := outcome.value(job)) is not None]
+    if not values:
+        return None
+    return math.exp(median(values)) if outcome.logs else fmean(values)
+
+
+def _spacing(outcome: Outcome, jobs: Sequence[Job]) -> float:
+    """Factor between the logged steps around the outcome, in the middle of the jobs."""
+    if outcome.name not in ("speed", "late"):
+        return 1.0
+    found = [job.learning.quarter if outcome is SPEED else job.learning.nats for job in jobs]
+    return median([max(1.0, each.after) / max(1.0, each.before) for each in found if each] or [1.0])

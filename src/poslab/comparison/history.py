@@ -2,10 +2,13 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from poslab.runs.learning import COLUMNS as LEARNING_COLUMNS
+from poslab.runs.learning import Learning, learning_of
 
 GOOD = 0.99
 """A task counts as learned when a score reaches this value."""
@@ -33,22 +36,29 @@ class History:
     reached: dict[str, Reached] = field(default_factory=dict)
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path, config: Mapping[str, Any]) -> tuple[History, Learning]:
     """Read a table of scalars by step; rows and cells that are not numbers are skipped.
+
+    Args:
+        path: the table.
+        config: the job's configuration.
 
     Raises:
         OSError: the file cannot be read.
         csv.Error: the file is not a CSV table with a column ``step``.
     """
     curves: dict[str, tuple[list[int], list[float]]] = {}
+    rows: list[dict[str, str]] = []
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         table = csv.reader(file)
         header = next(table, [])
         columns = {name: header.index(name) for name in ("step", *CURVES) if name in header}
+        kept = [(name, header.index(name)) for name in LEARNING_COLUMNS if name in header]
         if "step" not in columns:
             raise csv.Error("no column 'step'")
         at = columns.pop("step")
         for row in table:
+            rows.append({name: row[column] for name, column in kept if column < len(row)})
             for name, column in columns.items():
                 try:
                     step, value = int(float(row[at])), float(row[column])
@@ -59,7 +69,7 @@ def read_history(path: Path) -> History:
                     steps.append(step)
                     values.append(value)
     reached = {name: first for name in SCORES if name in curves and (first := _first_good(*curves[name]))}
-    return History({name: thinned(*curve) for name, curve in curves.items()}, reached)
+    return History({name: thinned(*curve) for name, curve in curves.items()}, reached), learning_of(rows, config)
 
 
 def _first_good(steps: Sequence[int], values: Sequence[float]) -> Reached | None:

@@ -49,6 +49,11 @@ def factor(value: float) -> str:
     return f"{rounded:,.0f}x" if rounded >= 10 else f"{value:.2f}x" if value < 1.095 else f"{value:.1f}x"
 
 
+def times(value: float) -> str:
+    """A ratio with three significant digits below ten: 1.39x, 0.72x, 24x."""
+    return f"{value:.2f}x" if 0.095 <= value < 9.995 else f"{value:.2g}x" if value < 1 else factor(value)
+
+
 def p_value(p: float) -> str:
     """A p value with two significant digits: p = 0.012, p < 0.001."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.995 else "p = 1"

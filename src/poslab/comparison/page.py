@@ -16,8 +16,8 @@ from poslab.comparison.settings import Setting, lengths_of
 from poslab.comparison.statements import Statement
 from poslab.comparison.statistics import Interval
 from poslab.comparison.tables import (
-    FIRST_STEP,
     OUT_OF_REACH,
+    QUARTER,
     Column,
     columns,
     incomplete_text,
@@ -29,7 +29,12 @@ from poslab.comparison.tables import (
 )
 from poslab.runs.result import by_length
 
-KINDS = {"difference": "a difference", "none": "none beyond seed spread", "unknown": "cannot be told"}
+KINDS = {
+    "different": "different",
+    "suggestive": "suggestive",
+    "equivalent": "equivalent within the margin",
+    "unknown": "not known",
+}
 RESULTS = ("best/val/loss", "val/exact_match", "val/accuracy")
 MOST_POINTS = 100_000
 MOST_LEVELS = 8
@@ -146,7 +151,7 @@ def _settings(settings: Sequence[Setting]) -> str:
     names = short_names([*settings[0].levels])
     heads = [_head(name) for name in names.values()]
     heads += [_head("n", True), _head("exact match", True), _forest_head()]
-    heads += [_head(name, True) for name in ("accuracy", "val loss", FIRST_STEP)]
+    heads += [_head(name, True) for name in ("accuracy", "val loss", QUARTER)]
     rows = "\n".join(f"<tr>{_setting_cells(setting)}</tr>" for setting in settings)
     single = any(len(setting.jobs) == 1 for setting in settings)
     lead = "Means over n seeds with their 95 % intervals (Student's t); geometric means for losses and steps. "

@@ -18,11 +18,12 @@ class Setting:
         label: the levels as text.
         jobs: the completed jobs, each configuration once.
         incomplete: number of the other jobs by status.
-        reached: number of completed jobs that reached 99 % exact match.
+        reached: number of completed jobs whose loss fell below a quarter of its start.
         exact_match: mean of the last values, with its interval; None without values.
         accuracy: mean of the last values, with its interval; None without values.
         loss: geometric mean of the last validation losses, with its interval; None without values.
-        steps: geometric mean of the steps to 99 % exact match, with its interval; None unless every job reached it.
+        steps: geometric mean of the steps to a quarter of the start loss, with its interval; None unless every job got
+            there.
         by_length: evaluation length to mean exact match, with its interval.
         out_of_reach: evaluation lengths that are out of reach for every job, with the reason.
     """
@@ -61,9 +62,7 @@ def by_setting(jobs: Sequence[Job], axes: Sequence[str]) -> list[Setting]:
 
 def _setting(levels: dict[str, Value | None], jobs: Sequence[Job], names: dict[str, str]) -> Setting:
     completed = without_repeats(jobs)
-    steps = [
-        job.history.reached["val/exact_match"].step for job in completed if "val/exact_match" in job.history.reached
-    ]
+    steps = [job.learning.quarter.step for job in completed if job.learning.quarter is not None]
 
     def last(name: str) -> list[float]:
         return [job.metrics[name] for job in completed if name in job.metrics]
@@ -81,7 +80,7 @@ def _setting(levels: dict[str, Value | None], jobs: Sequence[Job], names: dict[s
         exact_match=mean_interval(last("val/exact_match")),
         accuracy=mean_interval(last("val/accuracy")),
         loss=log_interval(last("val/loss")),
-        steps=log_interval([max(1, step) for step in steps]) if len(steps) == len(completed) else None,
+        steps=log_interval([max(1.0, step) for step in steps]) if len(steps) == len(completed) else None,
         by_length={length: found for length, values in scores.items() if (found := mean_interval(values))},
         out_of_reach={length: unreached[length] for length in sorted(unreached) if length not in scores},
     )

@@ -2,22 +2,39 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 from poslab.comparison.axes import SEED, Value, level_name, order, short_names, show
-from poslab.comparison.collect import INVALID, Job, without_repeats
+from poslab.comparison.collect import COMPLETED, INVALID, Job, without_repeats
 from poslab.comparison.contrasts import LEVEL, TASK, Contrast, contrasts
-from poslab.comparison.numbers import count, factor, number, p_value
-from poslab.comparison.statistics import Test, seeds_needed
+from poslab.comparison.details import detail, missing, phrase, sample, seen_so_far
+from poslab.comparison.levels import cell_name
+from poslab.comparison.numbers import count, times
+from poslab.comparison.outcomes import EVERY
+from poslab.comparison.verdicts import MARGIN, Kind, Verdict, interval_of, kind_of, scaled, too_coarse
 
-Kind = Literal["difference", "none", "unknown"]
-WORTH_SEEDS = 1.05
-"""Smallest factor for which the number of seeds needed is stated."""
 MOST_PER_AXIS = 12
 """Most sentences per axis."""
+MOST_SETTINGS = 6
+"""Most settings that a sentence lists."""
+RANK: Mapping[Kind, int] = {"different": 0, "suggestive": 1, "equivalent": 2, "unknown": 3}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How jobs are to be compared.
+
+    Attributes:
+        margin: two levels within this factor of each other are equivalent.
+        tune: axes along which each level is compared at its own best value.
+        target: a ratio for which the number of seeds needed is stated; None for no such statement.
+    """
+
+    margin: float = MARGIN
+    tune: tuple[str, ...] = ()
+    target: float | None = None
 
 
 @dataclass(frozen=True)
@@ -25,30 +42,51 @@ class Statement:
     """One sentence with its evidence.
 
     Attributes:
-        kind: ``difference`` (significant), ``none`` (tested and not significant) or ``unknown`` (cannot be tested).
+        kind: what the sentence says.
         text: the sentence, without a full stop.
-        detail: numbers, test, and jobs that were left out.
+        detail: numbers and tests behind it.
+        verdict: the contrast behind it; None for a sentence on the jobs.
     """
 
     kind: Kind
     text: str
     detail: str = ""
+    verdict: Verdict | None = None
 
 
-def statements(jobs: Sequence[Job], axes: Sequence[str]) -> tuple[list[Statement], str]:
-    """The statements in the order of the axes, and a note on the method (empty if nothing was tested)."""
-    if not any(job.completed for job in jobs):
-        return [Statement("unknown", "No job completed, so there is nothing to compare")], ""
+def statements(
+    jobs: Sequence[Job], axes: Sequence[str], plan: Plan | None = None
+) -> tuple[list[Statement], list[Verdict], str]:
+    """The statements in the order of the axes, every verdict, and a note on the method (empty if nothing was tested).
+
+    There is a verdict on every contrast that counts in Holm's adjustment, also on those that get no sentence.
+    """
+    plan = plan or Plan()
+    first = _incomplete(jobs)
+    if not any(job.judged for job in jobs):
+        return [*first, Statement("unknown", "No job completed, so there is nothing to compare")], [], ""
     names = short_names([*axes])
     if not [axis for axis in axes if axis not in (SEED, TASK)]:
-        return _nothing_varies(jobs, axes), ""
-    found = contrasts(jobs, axes)
-    findings = []
-    for _, group in groupby(found, key=lambda each: (each.axis, each.task)):
-        findings += _of_axis([each for each in group if each.stated], jobs, axes, names)
+        return [*first, *_nothing_varies(jobs, axes)], [], ""
+    found = contrasts(jobs, axes, plan.tune)
+    said = [(each, _statement(each, jobs, axes, names, plan)) for each in found]
+    findings = list(first)
+    for _, group in groupby(said, key=lambda pair: (pair[0].axis, pair[0].task)):
+        findings += _of_axis([pair for pair in group if pair[0].stated], jobs, axes, names)
     findings += _levels_without_jobs(jobs, axes, names)
-    tested = sum(each.test is not None for each in found)
-    return findings, _method(tested)
+    verdicts = [each.verdict for _, each in said if each.verdict is not None]
+    return findings, verdicts, _method(found, plan)
+
+
+def _incomplete(jobs: Sequence[Job]) -> list[Statement]:
+    """What did not complete is said before anything else: the rest may be a selection."""
+    statuses = Counter(job.status for job in jobs if job.status != INVALID)
+    incomplete = {status: n for status, n in sorted(statuses.items()) if status != COMPLETED}
+    if not incomplete:
+        return []
+    listed = ", ".join(f"{n} {status}" for status, n in incomplete.items())
+    total = count(sum(statuses.values()), "job")
+    return [Statement("unknown", f"{sum(incomplete.values())} of {total} did not complete: {listed}")]
 
 
 def _nothing_varies(jobs: Sequence[Job], axes: Sequence[str]) -> list[Statement]:
@@ -56,155 +94,196 @@ def _nothing_varies(jobs: Sequence[Job], axes: Sequence[str]) -> list[Statement]
         return [Statement("unknown", "Only the task varies; tasks are different questions, so they are not ranked")]
     n = len(without_repeats(jobs))
     if SEED in axes:
-        return [
-            Statement(
-                "unknown", f"Only the seed varies ({count(n, 'completed seed')}), so there is no question to answer"
-            )
-        ]
+        text = f"Only the seed varies ({count(n, 'completed seed')}), so there is no question to answer"
+        return [Statement("unknown", text)]
     return [Statement("unknown", "Every job has the same settings, so there is nothing to compare")]
 
 
-def _method(tested: int) -> str:
+def _method(found: Sequence[Contrast], plan: Plan) -> str:
+    tested = sum(each.p is not None for each in found)
     if not tested:
         return ""
     several = f"; p values by Holm's method over {count(tested, 'comparison')}" if tested > 1 else ""
+    best = f" Each level is compared at its own best {', '.join(plan.tune)}." if plan.tune else ""
     return (
-        "Differences are taken within matched settings and seeds, on logarithms, and averaged over settings: "
-        f"the sample size is the number of seeds{several}. A difference is stated below p = {LEVEL}."
+        "Differences are taken within matched settings and seeds and averaged over settings: the sample size is the "
+        f"number of seeds{several}. Different: below p = {LEVEL}; suggestive: only before Holm's adjustment; "
+        f"equivalent: the 90 % interval of the ratio is within 1/{plan.margin:g} and {plan.margin:g}.{best}"
     )
 
 
 def _of_axis(
-    group: Sequence[Contrast], jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]
+    group: Sequence[tuple[Contrast, Statement]], jobs: Sequence[Job], axes: Sequence[str], names: Mapping[str, str]
 ) -> list[Statement]:
-    """The sentences on one axis; a single one if no two completed jobs differ in this axis alone."""
-    never = [each for each in group if each.reason == "never alone"]
+    """The sentences on one axis; a single one if no two jobs differ in this axis alone."""
+    never = [contrast for contrast, _ in group if contrast.reason == "never alone"]
     if len(never) > 1 and len(never) == len(group):
-        name = names[group[0].axis]
-        text = f"{_on(group[0])}{name}: no two completed jobs differ in it alone, so the data cannot tell"
-        return [Statement("unknown", text, _confounded_with(group[0], jobs, axes, names))]
-    # Significant differences first.
-    ranked = sorted(group, key=lambda each: not each.clear)
-    findings = [_sentence(each, jobs, axes, names) for each in ranked[:MOST_PER_AXIS]]
-    if len(ranked) > MOST_PER_AXIS:
-        rest = ranked[MOST_PER_AXIS:]
-        clear = sum(each.clear for each in rest)
-        more = f"{names[group[0].axis]}: {count(len(rest), 'more comparison')} of levels, {clear} of them clear"
-        findings.append(Statement("difference" if clear else "none", _on(group[0]) + more))
-    return findings
+        text = f"{_on(never[0])}{names[never[0].axis]}: no two completed jobs differ in it alone, so it is not known"
+        return [Statement("unknown", text, _confounded_with(never[0], jobs, axes, names))]
+    ranked = sorted((statement for _, statement in group), key=lambda each: RANK[each.kind])
+    shown, rest = ranked[:MOST_PER_AXIS], ranked[MOST_PER_AXIS:]
+    if rest:
+        kinds = Counter(each.kind for each in rest)
+        listed = ", ".join(f"{n} {'not known' if kind == 'unknown' else kind}" for kind, n in kinds.items())
+        text = f"{names[group[0][0].axis]}: {count(len(rest), 'more comparison')} of levels ({listed})"
+        shown.append(Statement(rest[0].kind, _on(group[0][0]) + text))
+    return shown
 
 
 def _on(contrast: Contrast) -> str:
     return "" if contrast.task is None else f"on {show(contrast.task)}, "
 
 
-def _sentence(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> Statement:
-    first, second = (level_name(contrast.axis, level, names) for level in (contrast.first, contrast.second))
-    pair = f"{_on(contrast)}{first} against {second.removeprefix(f'{names[contrast.axis]} ')}"
-    left_out = left_out_jobs(contrast, jobs, names)
-    test = contrast.test
-    if test is None:
-        return _cannot_tell(contrast, pair, left_out, jobs, axes, names)
-    if contrast.clear:
-        if test.difference > 0:
-            first, second = second, first
-        ratio = factor(math.exp(abs(test.difference)))
-        if contrast.outcome == "steps":
-            text = f"{_on(contrast)}{first} reaches 99 % exact match in {ratio} fewer steps than {second}"
-        else:
-            text = f"{_on(contrast)}{first} ends at a {ratio} lower validation loss than {second}"
-        return Statement("difference", text, _detail(contrast, test, left_out))
-    if test.coarse:
-        text = f"{pair}: too coarse to tell, validated only every {contrast.every} steps"
-        return Statement(
-            "unknown", text, _detail(contrast, test, f"validate more often or add seeds{left_out and '; '}{left_out}")
-        )
-    if contrast.identical:
-        return Statement("none", f"{pair}: exactly the same results", _detail(contrast, test, left_out))
-    hint = _more_seeds(contrast, test)
-    where = "" if contrast.outcome == "steps" else " in validation loss"
-    text = f"{pair}: no difference{where} beyond seed spread"
-    return Statement("none", text, _detail(contrast, test, "; ".join(filter(None, [hint, left_out]))))
-
-
-def _detail(contrast: Contrast, test: Test, rest: str) -> str:
-    """The numbers behind a sentence, those of the better level first."""
-    swapped = test.difference > 0
-    one, two = reversed(contrast.sides) if swapped else contrast.sides
-    low, high = (test.low, test.high) if swapped else (-test.high, -test.low)
-    what = "steps" if contrast.outcome == "steps" else "validation loss"
-    parts = [f"medians {number(one.middle)} and {number(two.middle)} {what}"]
-    if test.deviation:
-        less = "fewer" if contrast.outcome == "steps" else "lower"
-        seen = "" if contrast.clear else f"{factor(math.exp(abs(test.difference)))} {less} on average, "
-        parts.append(f"{seen}95 % interval {_factor(low)} to {_factor(high)}")
-    parts += agreement(contrast)
-    if contrast.outcome == "loss":
-        parts.append(f"99 % exact match reached by {one.reached} of {one.jobs} and {two.reached} of {two.jobs} jobs")
-    over = sample_size(contrast)
-    if contrast.unreached:
-        over += f" (in {contrast.unreached} more no job gets to 99 %)"
-    parts.append(f"{test.name} on log {what}, {over}, {p_value(contrast.adjusted)}")
-    if contrast.every and not test.coarse:
-        parts.append(f"validated every {contrast.every} steps")
-    return "; ".join(filter(None, [*parts, rest]))
-
-
-def agreement(contrast: Contrast) -> list[str]:
-    """In how many pairs of jobs the difference has the sign of the mean; empty without pairs."""
-    agreeing, pairs = contrast.agree
-    return [f"same direction in {agreeing} of {count(pairs, 'pair')}"] if pairs else []
-
-
-def sample_size(contrast: Contrast) -> str:
-    """The number of seeds of a test, and of settings over which they are averages."""
-    seeds = count(contrast.seeds, "matched seed" if contrast.agree[1] else "seed")
-    return f"{seeds} over {contrast.settings} settings" if contrast.settings > 1 else seeds
-
-
-def _factor(log: float) -> str:
-    """An end of an interval of factors, from its logarithm; below 1 the other level is better."""
-    value = math.exp(max(-700.0, min(700.0, log)))
-    return factor(value) if value >= 0.995 else f"{value:.2g}x"
-
-
-def _more_seeds(contrast: Contrast, test: Test) -> str:
-    """How many seeds would be needed to show a difference of the observed size; empty if it is too small to matter."""
-    if math.exp(abs(test.difference)) < WORTH_SEEDS:
-        return ""
-    needed = seeds_needed(test.difference, test.deviation, LEVEL * test.p / max(contrast.adjusted, test.p))
-    if needed is None or needed <= contrast.seeds:
-        return ""
-    return f"a difference of the size seen ({factor(math.exp(abs(test.difference)))}) would need about {needed} seeds"
-
-
-def _cannot_tell(
-    contrast: Contrast, pair: str, left_out: str, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]
+def _statement(
+    contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: Mapping[str, str], plan: Plan
 ) -> Statement:
-    def say(text: str, *details: str) -> Statement:
-        return Statement("unknown", f"{pair}: {text}", "; ".join(filter(None, [*details, left_out])))
+    first, second = contrast.first.name(contrast.axis, names), contrast.second.name(contrast.axis, names)
+    pair = f"{first} against {second.removeprefix(f'{names[contrast.axis]} ')}"
+    kind = kind_of(contrast, plan.margin)
+    said = _sentence(contrast, kind, first, second, pair, names, plan)
+    text = "; ".join(filter(None, [missing(contrast, names), _on(contrast) + said]))
+    if contrast.reason == "never alone":
+        behind = _confounded_with(contrast, jobs, axes, names)
+    else:
+        behind = detail(contrast, names, plan.target)
+    return Statement(kind, text, behind, _verdict(contrast, kind, text, names))
 
+
+def _sentence(
+    contrast: Contrast, kind: Kind, first: str, second: str, pair: str, names: Mapping[str, str], plan: Plan
+) -> str:
+    """The sentence on a contrast, without what is missing."""
+    if contrast.reason is not None and not contrast.primary.identical:
+        return _cannot_tell(contrast, pair, names)
+    if contrast.outcome == "learned":
+        one, two = contrast.counts
+        seeds = count(sum(contrast.discordant), "seed")
+        words = f"is learned in {one.learned} of {one.known} runs with {first} and in {two.learned} of {two.known} with"
+        lead = "suggestive: the task" if kind == "suggestive" else "the task"
+        return f"{lead} {words} {second} (one of the two in {seeds})"
+    outcome, found = EVERY[contrast.outcome], contrast.primary
+    if contrast.depends:
+        return f"{pair} depends on the setting: {_by_setting(contrast, first, names)} ({sample(contrast)})"
+    if found.identical:
+        return f"{pair}: exactly the same {outcome.what} ({sample(contrast)})"
+    estimate = found.estimate
+    assert estimate is not None
+    swapped = (estimate.mean > 0) == outcome.logs
+    better, worse = (second, first) if swapped else (first, second)
+    bound = f"at most {_size(estimate.bound, outcome.logs)} apart"
+    ratio, low, high = interval_of(found, outcome.logs) or (1.0, 1.0, 1.0)
+    if outcome.logs and swapped:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    elif swapped:
+        ratio, low, high = -ratio, -high, -low
+    # The better level comes first, so a ratio is turned to be above 1: it says how much more the other one needs.
+    ends = (
+        f"{_end(high, outcome.logs)} to {_end(low, outcome.logs)}"
+        if outcome.logs
+        else f"{_end(low, False)} to {_end(high, False)}"
+    )
+    difference = phrase(outcome, estimate.mean)
+    within = outcome.logs and estimate.bound < math.log(plan.margin)
+    small = f", within the margin of {plan.margin:g}x" if within else ""
+    numbers = f"95 % interval {ends}, {bound}{small}; {sample(contrast)}"
+    if kind == "different":
+        return f"{better} {difference} than {worse}{_reach(contrast)} ({numbers})"
+    if kind == "suggestive":
+        return f"suggestive: {better} {difference} than {worse}{_reach(contrast)} ({numbers})"
+    if kind == "equivalent":
+        return f"{pair}: equivalent within {plan.margin:g}x in {outcome.what} ({bound}; {sample(contrast)})"
+    if too_coarse(contrast, plan.margin):
+        every = f"logged only every {times(found.spacing)} in steps" if found.spacing > 1 else "logged too rarely"
+        return f"{pair}: too coarse to tell, {outcome.what} {every} ({bound}; {sample(contrast)})"
+    return f"{pair}: not known in {outcome.what} ({bound}; {sample(contrast)})"
+
+
+def _reach(contrast: Contrast) -> str:
+    """Says that an average covers settings in which nothing was learned."""
+    if not contrast.unlearned or contrast.outcome == "speed":
+        return ""
+    total = max(contrast.settings, contrast.unlearned)
+    return f" on average over {total} settings, of which no run learns {contrast.unlearned}"
+
+
+def _size(difference: float, logs: bool) -> str:
+    return times(scaled(difference, logs)) if logs else f"{100 * difference:.1f} points"
+
+
+def _end(value: float, logs: bool) -> str:
+    """An end of the interval of the ratio better over worse, as how much more the worse one needs."""
+    return times(1 / value) if logs else f"{100 * value:.1f}"
+
+
+def _by_setting(contrast: Contrast, first: str, names: Mapping[str, str]) -> str:
+    outcome = EVERY[contrast.outcome]
+    parts = []
+    for cell, estimate in contrast.primary.by_setting[:MOST_SETTINGS]:
+        if estimate is not None:
+            parts.append(
+                f"with {cell_name(cell, contrast.others, names)} {first} {phrase(outcome, estimate.mean, True)}"
+            )
+    more = len(contrast.primary.by_setting) - MOST_SETTINGS
+    return ", ".join(parts) + (f", and {count(more, 'more setting')}" if more > 0 else "")
+
+
+def _cannot_tell(contrast: Contrast, pair: str, names: Mapping[str, str]) -> str:
     match contrast.reason:
         case "never alone":
-            alone = _confounded_with(contrast, jobs, axes, names)
-            return say(f"no two completed jobs differ in {names[contrast.axis]} alone, so the data cannot tell", alone)
+            return f"{pair}: no two completed jobs differ in {names[contrast.axis]} alone, so it is not known"
         case "few seeds" if contrast.seeds == 1:
-            what = "steps to 99 % exact match" if contrast.outcome == "steps" else "validation loss"
-            middle = [number(side.middle) for side in contrast.sides]
-            seen = f"seen: {middle[0]} and {middle[1]} {what}"
-            return say("the data cannot tell with one seed; add at least 2 seeds", seen)
+            return f"{pair}: not known with one seed{seen_so_far(contrast)}"
         case "few seeds":
-            return say("the data cannot tell, they have no seed in common; run both with the same 3 seeds or more")
+            return f"{pair}: not known, too few runs of the same seeds can be compared{seen_so_far(contrast)}"
         case "no spread":
-            return say("the data cannot tell, every seed gave exactly the same difference; check that the seed is used")
+            return f"{pair}: not known, every seed gave exactly the same difference; check that the seed is used"
         case _:
-            return say("the data cannot tell, a validation loss is missing")
+            return f"{pair}: not known, a loss curve from step 0 is missing"
 
 
-def _confounded_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> str:
+def _verdict(contrast: Contrast, kind: Kind, text: str, names: Mapping[str, str]) -> Verdict:
+    logs = contrast.outcome == "learned" or EVERY[contrast.outcome].logs
+    found = contrast.primary
+    depends = contrast.depends and contrast.outcome != "learned"
+    whole = None if depends else interval_of(found, logs)
+    if found.identical:
+        whole = (scaled(0.0, logs),) * 3
+    bound = None if found.estimate is None else scaled(found.estimate.bound, logs)
+    rows = [
+        {
+            "setting": cell_name(cell, contrast.others, names),
+            "ratio": scaled(estimate.mean, logs),
+            "low": scaled(estimate.interval(0.95)[0], logs),
+            "high": scaled(estimate.interval(0.95)[1], logs),
+        }
+        for cell, estimate in found.by_setting
+        if depends and estimate is not None
+    ]
+    return Verdict(
+        axis=contrast.axis,
+        task=contrast.task,
+        first=contrast.first.stored(contrast.axis),
+        second=contrast.second.stored(contrast.axis),
+        outcome=contrast.outcome,
+        ratio=whole and whole[0],
+        low=whole and whole[1],
+        high=whole and whole[2],
+        bound=scaled(0.0, logs) if found.identical else bound,
+        p=contrast.p,
+        p_adjusted=contrast.adjusted,
+        p_interaction=contrast.interaction,
+        verdict=kind,
+        seeds=contrast.seeds,
+        settings=contrast.settings,
+        by_setting=rows,
+        text=text,
+    )
+
+
+def _confounded_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str], names: Mapping[str, str]) -> str:
     """Text with the other axes that always differ between the two levels; empty if there is none."""
     sides = [
-        [job for job in jobs if job.completed and job.settings.get(contrast.axis) == level]
+        [job for job in jobs if job.completed and job.settings.get(contrast.axis) == level.value]
         for level in (contrast.first, contrast.second)
     ]
     shared = [
@@ -216,29 +295,8 @@ def _confounded_with(contrast: Contrast, jobs: Sequence[Job], axes: Sequence[str
     return f"{', '.join(names[axis] for axis in shared)} changes with it" if shared else ""
 
 
-def left_out_jobs(contrast: Contrast, jobs: Sequence[Job], names: dict[str, str]) -> str:
-    """Text with the number of jobs of both levels that did not complete, as these may bias a comparison of the rest."""
-    incomplete = []
-    for level in (contrast.first, contrast.second):
-        here = [
-            job.status
-            for job in jobs
-            if job.settings.get(contrast.axis) == level
-            and (contrast.task is None or job.settings.get(TASK) == contrast.task)
-            and not job.completed
-            and job.status != INVALID
-        ]
-        if here:
-            incomplete.append(f"{_statuses(here)} with {level_name(contrast.axis, level, names)}")
-    return f"without {', '.join(incomplete)}" if incomplete else ""
-
-
-def _statuses(statuses: Sequence[str]) -> str:
-    return " and ".join(f"{n} {status}" for status, n in sorted(Counter(statuses).items()))
-
-
-def _levels_without_jobs(jobs: Sequence[Job], axes: Sequence[str], names: dict[str, str]) -> list[Statement]:
-    """One statement for each level of which no job completed."""
+def _levels_without_jobs(jobs: Sequence[Job], axes: Sequence[str], names: Mapping[str, str]) -> list[Statement]:
+    """One statement for each level of which no job completed or diverged."""
     findings = []
     for axis in axes:
         if axis == SEED:
@@ -248,9 +306,11 @@ def _levels_without_jobs(jobs: Sequence[Job], axes: Sequence[str], names: dict[s
             if axis in job.settings:
                 by_level.setdefault(job.settings[axis], []).append(job)
         for level, here in sorted(by_level.items(), key=lambda item: order(item[0])):
-            if not any(job.completed for job in here):
-                incomplete = _statuses([job.status for job in here])
+            if not any(job.judged for job in here):
+                statuses = " and ".join(
+                    f"{n} {status}" for status, n in sorted(Counter(j.status for j in here).items())
+                )
                 findings.append(
-                    Statement("unknown", f"{level_name(axis, level, names)}: no job completed ({incomplete})")
+                    Statement("unknown", f"{level_name(axis, level, names)}: no job completed ({statuses})")
                 )
     return findings

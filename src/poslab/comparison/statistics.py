@@ -2,10 +2,12 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, median, variance
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -42,82 +44,231 @@ TINY = 1e-12
 """Smallest value whose logarithm is taken; it replaces a loss of zero."""
 
 
+Table = Mapping[Any, Mapping[Any, float]]
+"""Numbers by setting and seed; not every setting needs to have every seed."""
+LEAST_FOR_FLIPS = 6
+"""With fewer seeds a sign-flip test cannot fall below p = 0.05."""
+MOST_FLIPS = 2**12
+FAR = 3 * 1.4826
+"""A seed farther than this many median absolute deviations from the median, 3 standard deviations, is named."""
+
+
 @dataclass(frozen=True)
-class Test:
-    """Result of a test of the hypothesis that two means are equal.
+class Estimate:
+    """An estimated difference of two means, with its test by Student's t.
 
     Attributes:
         name: name of the test.
-        difference: difference of the means.
-        low, high: ends of its 95 % interval.
-        p: two-sided p value.
-        deviation: standard deviation of the difference of one pair of seeds, as used by the test.
-        coarse: the difference is not significant only because the observed variance was replaced by the larger one of
-            rounding to whole validations.
+        mean: the difference.
+        error: its standard error; at least that of rounding.
+        df: degrees of freedom.
+        seen: the standard error that was observed, without rounding.
+        seeds: number of seeds.
+        deviation: standard deviation of the difference of one seed, averaged over settings.
+        parts: of each seed, its part of the mean; empty without pairs.
+        far: seeds whose difference is far from the others.
     """
-
-    __test__ = False  # pytest would collect the class because of its name.
 
     name: str
-    difference: float
-    low: float
-    high: float
-    p: float
+    mean: float
+    error: float
+    df: float
+    seen: float
+    seeds: int
     deviation: float
-    coarse: bool
+    parts: tuple[float, ...] = ()
+    far: tuple[Hashable, ...] = ()
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float]) -> "Estimate":
+        """The mean of at least two values of independent seeds."""
+        error = math.sqrt(variance(values) / len(values))
+        n = len(values)
+        return cls("t-test", fmean(values), error, n - 1, error, n, error * math.sqrt(n))
+
+    @property
+    def p(self) -> float:
+        """The two-sided p value of no difference."""
+        return self._p(self.error)
+
+    @property
+    def flips(self) -> float | None:
+        """The p value of the sign-flip test; None with fewer than `LEAST_FOR_FLIPS` seeds or without pairs."""
+        return _sign_flips(self.parts) if len(self.parts) >= LEAST_FOR_FLIPS else None
+
+    @property
+    def rounded(self) -> bool:
+        """Whether the difference would be significant at 5 % but for the rounding."""
+        return self.error > self.seen and abs(self.mean) > 1e-9 and self.p >= 0.05 and self._p(self.seen) < 0.05
+
+    def _p(self, error: float) -> float:
+        if error < 1e-12:
+            return 1.0 if abs(self.mean) < 1e-9 else 0.0
+        return _two_sided(self.mean / error, self.df)
+
+    def interval(self, probability: float) -> tuple[float, float]:
+        """The interval that covers the true difference with this probability."""
+        half = _quantile(self.df, (1 + probability) / 2) * self.error
+        return self.mean - half, self.mean + half
+
+    @property
+    def bound(self) -> float:
+        """The difference, without a sign, that the true one exceeds with a probability of at most 5 %."""
+        return max(map(abs, self.interval(0.9)))
 
 
-def paired_test(differences: Sequence[float], hidden: float = 0.0) -> Test | None:
-    """Student's t-test on paired differences, at least two.
+def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
+    """Student's t-test on paired differences: the mean over settings with equal weights, the seed as the unit.
 
     It assumes independent seeds and approximately normal differences, as for logarithms of losses and of numbers of
-    steps. It does not assume equal variances of the two sides.
+    steps. It does not assume equal variances of the two sides, nor independent settings. If every setting has the same
+    seeds, it is the paired t-test on the means of the seeds over the settings; if no two settings share a seed, it is
+    the sum of one t-test for each. A setting with a single seed is left out where another has more.
 
     Args:
-        differences: one per seed.
-        hidden: variance of a difference that comes from rounding: a step is known only up to the next validation. The
-            test uses at least this variance, because the observed variance is 0 if all seeds are rounded to the same
-            validation.
+        differences: by setting and seed.
+        hidden: variance of each difference that comes from rounding. The test uses at least this variance, because the
+            observed variance is 0 if all seeds are rounded to the same number.
 
     Returns:
-        the result; None if every seed has exactly the same difference, not 0, and ``hidden`` is 0: then the variance is
-        unknown.
+        the result; None with fewer than two seeds in each setting, or if every difference is the same number, not 0,
+        and nothing is rounded: then the variance is unknown.
     """
-    n = len(differences)
-    seen = variance(differences)
-    return _test("paired t-test", fmean(differences), seen / n, hidden / n, n - 1, math.sqrt(max(seen, hidden)))
+    used = {cell: row for cell, row in differences.items() if len(row) > 1}
+    if not used:
+        return None
+    share = 1 / len(used)
+    means = {cell: fmean(row.values()) for cell, row in used.items()}
+    # Each seed's part of the mean, and of its error: residuals are enlarged by the degree that a setting's mean takes.
+    parts: dict[Hashable, float] = defaultdict(float)
+    residuals: dict[Hashable, float] = defaultdict(float)
+    effects: dict[Hashable, list[float]] = defaultdict(list)
+    floor = 0.0
+    for cell, row in used.items():
+        n = len(row)
+        for seed, value in row.items():
+            parts[seed] += share * value / n
+            residuals[seed] += share * (value - means[cell]) / n * math.sqrt(n / (n - 1))
+            effects[seed].append(value - means[cell])
+            floor += 0.0 if hidden is None else hidden[cell][seed] * (share / n) ** 2
+    seen = math.sqrt(sum(residual**2 for residual in residuals.values()))
+    mean, seeds = fmean(means.values()), len(parts)
+    error = max(seen, math.sqrt(floor))
+    if error < 1e-12 and abs(mean) > 1e-9:
+        return None
+    return Estimate(
+        name="paired t-test",
+        mean=mean,
+        error=error,
+        df=seeds - _groups(used),
+        seen=seen,
+        seeds=seeds,
+        deviation=error * math.sqrt(seeds),
+        parts=tuple(parts.values()),
+        far=_far({seed: fmean(values) for seed, values in effects.items()}) if seeds >= LEAST_FOR_FLIPS else (),
+    )
 
 
-def welch_test(
+def _groups(table: Table) -> int:
+    """Number of groups of settings that share no seed with another group; each has a mean of its own."""
+    groups: list[set[Hashable]] = []
+    for row in table.values():
+        joined = [group for group in groups if group & row.keys()]
+        groups = [group for group in groups if group not in joined] + [set(row).union(*joined)]
+    return len(groups)
+
+
+def _sign_flips(parts: Sequence[float]) -> float:
+    """Two-sided p value: the share of all signs of the seeds' parts with which their sum is as large as it is."""
+    import numpy as np
+
+    n, least = len(parts), abs(sum(parts)) - 1e-12
+    if 2**n <= MOST_FLIPS:
+        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+        return float(np.mean(np.abs(signs @ np.array(parts)) >= least))
+    signs = 1 - 2 * np.random.default_rng(0).integers(0, 2, (MOST_FLIPS, n))
+    # The observed signs are one of the possible ones.
+    return float((np.sum(np.abs(signs @ np.array(parts)) >= least) + 1) / (MOST_FLIPS + 1))
+
+
+def _far(effects: Mapping[Hashable, float]) -> tuple[Hashable, ...]:
+    middle = median(effects.values())
+    spread = median(abs(value - middle) for value in effects.values())
+    return tuple(seed for seed, value in effects.items() if spread and abs(value - middle) > FAR * spread)
+
+
+def welch(
     first: Sequence[float], second: Sequence[float], hidden_first: float = 0.0, hidden_second: float = 0.0
-) -> Test | None:
+) -> Estimate | None:
     """Welch's t-test on two independent groups of at least two values, whose variances may differ.
 
-    Arguments and result are as in `paired_test`. The degrees of freedom are those of Welch and Satterthwaite.
+    Args:
+        first, second: the groups.
+        hidden_first, hidden_second: variance of a value that comes from rounding, as in `paired`.
+
+    Returns:
+        the result, as in `paired`. The degrees of freedom are those of Welch and Satterthwaite.
     """
     seen = variance(first) / len(first), variance(second) / len(second)
     hidden = hidden_first / len(first), hidden_second / len(second)
     parts = [max(pair) for pair in zip(seen, hidden, strict=True)]
-    total = sum(parts)
+    total, mean = sum(parts), fmean(first) - fmean(second)
+    if total < 1e-24 and abs(mean) > 1e-9:
+        return None
     squares = sum(part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True))
-    df = total**2 / squares if squares else len(first) + len(second) - 2.0
-    deviation = math.sqrt(total * min(len(first), len(second)))
-    return _test("Welch's t-test", fmean(first) - fmean(second), sum(seen), total, df, deviation)
+    return Estimate(
+        name="Welch's t-test",
+        mean=mean,
+        error=math.sqrt(total),
+        df=total**2 / squares if squares else len(first) + len(second) - 2.0,
+        seen=math.sqrt(sum(seen)),
+        seeds=min(len(first), len(second)),
+        deviation=math.sqrt(total * min(len(first), len(second))),
+    )
 
 
-def _test(name: str, difference: float, seen: float, floor: float, df: float, deviation: float) -> Test | None:
-    """A t-test with the larger one of two squared standard errors: ``seen`` (observed) and ``floor`` (rounding)."""
-    # Differences of equal numbers can be tiny floating-point errors instead of 0.
-    if max(seen, floor) < 1e-24:
-        if abs(difference) > 1e-9:
-            return None
-        return Test(name, 0.0, 0.0, 0.0, 1.0, 0.0, coarse=False)
-    error = math.sqrt(max(seen, floor))
-    p = _two_sided(difference / error, df)
-    half = _quantile(df, 0.975) * error
-    without = _two_sided(difference / math.sqrt(seen), df) if seen > 1e-24 else 0.0
-    coarse = floor > seen and abs(difference) > 1e-9 and without < 0.05
-    return Test(name, difference, difference - half, difference + half, p, deviation, coarse)
+def interaction(differences: Table) -> float | None:
+    """P value of the hypothesis that a difference is the same in every setting: F of settings over seed residuals.
+
+    Settings that share something with each other, such as their width, have residuals that vary together. The degrees
+    of freedom are corrected for that. Source: Greenhouse and Geisser 1959.
+
+    Args:
+        differences: by setting and seed; every setting with the same seeds.
+
+    Returns:
+        None with fewer than two settings or seeds, or without any spread of the residuals.
+    """
+    rows = [[row[seed] for seed in sorted(row, key=str)] for row in differences.values()]
+    settings, seeds = len(rows), len(rows[0]) if rows else 0
+    if settings < 2 or seeds < 2:
+        return None
+    of_setting, of_seed = [fmean(row) for row in rows], [fmean(column) for column in zip(*rows, strict=True)]
+    mean = fmean(of_setting)
+    residuals = [
+        [value - of_setting[i] - of_seed[j] + mean for j, value in enumerate(row)] for i, row in enumerate(rows)
+    ]
+    products = [[sum(map(float.__mul__, one, two)) for two in residuals] for one in residuals]
+    rest = sum(row[at] for at, row in enumerate(products))
+    if rest < 1e-18:
+        return None
+    epsilon = rest**2 / ((settings - 1) * sum(value**2 for row in products for value in row))
+    f = seeds * (seeds - 1) * sum((each - mean) ** 2 for each in of_setting) / rest
+    return _f_tail(f, epsilon * (settings - 1), epsilon * (settings - 1) * (seeds - 1))
+
+
+def sign_test(ahead: int, behind: int) -> float:
+    """Two-sided p value that a fair coin gives counts at least as unequal."""
+    n, least = ahead + behind, min(ahead, behind)
+    return min(1.0, 2 * sum(math.comb(n, k) for k in range(least + 1)) / 2**n)
+
+
+def _f_tail(f: float, first: float, second: float) -> float:
+    """Probability that F exceeds ``f``: I_x(second/2, first/2) with x = second / (second + first f)."""
+    import mpmath
+
+    x = second / (second + first * mpmath.mpf(f))
+    return float(mpmath.betainc(second / 2, first / 2, 0, x, regularized=True))
 
 
 def _two_sided(t: float, df: float) -> float:
@@ -160,24 +311,42 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def seeds_needed(difference: float, deviation: float, level: float, most: int = 50) -> int | None:
-    """Number of seeds with which a paired t-test finds such a difference with a power of 0.8; None if above ``most``.
+def seeds_needed(ratio: float, deviation: float, level: float, most: int = 200) -> int | None:
+    """Number of seeds with which a paired t-test finds a ratio with a power of 0.8; None if above ``most``.
 
     Args:
-        difference: true difference of the means.
-        deviation: standard deviation of the difference of one pair of seeds.
+        ratio: the true ratio, not 1.
+        deviation: standard deviation of a seed's difference of logarithms.
         level: significance level of the test.
         most: largest number of seeds that is considered.
     """
 
     def enough(n: int) -> bool:
         # The difference in standard errors must be at least the quantile of the level plus that of the power.
-        t = abs(difference) * math.sqrt(n) / deviation - _quantile(n - 1, 0.8)
+        t = abs(math.log(ratio)) * math.sqrt(n) / deviation - _quantile(n - 1, 0.8)
         return t > 0 and _two_sided(t, n - 1) <= level
 
+    if deviation < 1e-12:
+        return 2
     numbers = range(2, most + 1)
     first = bisect_left(numbers, True, key=enough)
     return numbers[first] if first < len(numbers) else None
+
+
+def deviation_range(deviation: float, df: float) -> tuple[float, float]:
+    """The 80 % interval of a standard deviation that was estimated with these degrees of freedom."""
+    return deviation * math.sqrt(df / _chi_square(df, 0.9)), deviation * math.sqrt(df / _chi_square(df, 0.1))
+
+
+@lru_cache(maxsize=256)
+def _chi_square(df: float, probability: float) -> float:
+    """Quantile of the chi-square distribution."""
+    import mpmath
+
+    # Wilson and Hilferty 1931.
+    z = NormalDist().inv_cdf(probability)
+    start = max(df * (1 - 2 / (9 * df) + z * math.sqrt(2 / (9 * df))) ** 3, 1e-3)
+    return float(mpmath.findroot(lambda x: mpmath.gammainc(df / 2, 0, x / 2, regularized=True) - probability, start))
 
 
 def hidden_log_variance(before: float, at: float) -> float:

@@ -14,8 +14,10 @@ from poslab.comparison.statements import Statement
 
 Cell = str | float | None
 FIRST_STEP = "first step at 99 % exact match"
+RATIO, ROWS, SEEN = "position_over_token", "distinct_rows", "seen_in_training"
 OUT_OF_REACH = "out of reach"
-MARKS = {"difference": "**", "none": "", "unknown": "*"}
+QUARTER = "steps to a quarter of the start loss"
+MARKS = {"different": "**", "suggestive": "*", "equivalent": "", "unknown": "*"}
 
 
 class Column(NamedTuple):
@@ -69,6 +71,11 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
         *(_at_length(length, score) for length, score in scores),
         *([Column("out_of_reach", "out of reach", _out_of_reach, main=False)] if any_out_of_reach else []),
         _metric("neighbour_similarity/offset_1", "neighbour similarity"),
+        Column("learning/steps_to_quarter", QUARTER, _quarter, _whole),
+        Column("learning/steps_to_0.1", "steps to 0.1 nats", _nats, _whole, main=False),
+        Column("learning/area", "area under the loss curve", lambda job: job.learning.area, main=False),
+        Column("learning/source", "losses read", lambda job: job.learning.source, main=False),
+        *_stored(jobs),
         _reached("val/exact_match", FIRST_STEP),
         _reached("val/accuracy", "first step at 99 % accuracy", main=False),
         Column("wall_seconds", "seconds", lambda job: job.wall_seconds),
@@ -98,6 +105,26 @@ def _reached(score: str, title: str, main: bool = True) -> Column:
     return Column(
         name, title, lambda job: reached.step if (reached := job.history.reached.get(score)) else None, _whole, main
     )
+
+
+def _quarter(job: Job) -> float | None:
+    return job.learning.quarter and job.learning.quarter.step
+
+
+def _nats(job: Job) -> float | None:
+    return job.learning.nats and job.learning.nats.step
+
+
+def _stored(jobs: Sequence[Job]) -> list[Column]:
+    """Columns of what only newer results hold: the scale of the start, and the rows of the validation set."""
+    shown = [
+        Column("start/position_over_token", "positions / tokens at the start", lambda job: job.start.get(RATIO)),
+        Column("validation/distinct_rows", "distinct validation rows", lambda job: job.validation.get(ROWS), _whole),
+        Column(
+            "validation/seen_in_training", "of them seen in training", lambda job: job.validation.get(SEEN), percent
+        ),
+    ]
+    return [column._replace(main=False) for column in shown if any(column.get(job) is not None for job in jobs)]
 
 
 def _whole(value: float | None) -> str:
@@ -188,7 +215,7 @@ def _item(statement: Statement) -> str:
 
 def _setting_table(settings: Sequence[Setting]) -> list[str]:
     axes = list(settings[0].levels)
-    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", FIRST_STEP, "not completed"]
+    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", QUARTER, "not completed"]
     rows = [
         [
             *(show(setting.levels[axis]) for axis in axes),
@@ -234,7 +261,7 @@ def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def steps_text(setting: Setting) -> str:
-    """The mean first step at 99 % exact match; if not all jobs reached it, how many did."""
+    """The mean steps to a quarter of the start loss; if not all jobs get there, how many do."""
     if setting.steps is not None:
         return interval_text(setting.steps)
     return f"{setting.reached} of {len(setting.jobs)} jobs" if setting.jobs else DASH

@@ -1,5 +1,6 @@
 """Read the jobs in some folders, compare them and write the comparison: `write_comparison`."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from poslab.comparison.page import page
 from poslab.comparison.past import past_training
 from poslab.comparison.plots import LENGTH_PLOT, plots
 from poslab.comparison.settings import Setting, by_setting
-from poslab.comparison.statements import Statement, statements
+from poslab.comparison.statements import Plan, Statement, statements
 from poslab.comparison.tables import csv_table, markdown
+from poslab.comparison.verdicts import Verdict
+from poslab.config.schema import ComparisonConfig
+from poslab.errors import ComparisonError
 from poslab.system.files import write_atomically
 
-CSV_FILE, MARKDOWN_FILE, PAGE_FILE, PLOTS_FOLDER = "comparison.csv", "comparison.md", "comparison.html", "comparison"
+CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "comparison.csv", "comparison.md", "comparison.html"
+VERDICTS_FILE, PLOTS_FOLDER = "comparison.json", "comparison"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Comparison:
         axes: names of the settings that vary, the seed last.
         settings: the jobs by setting.
         statements: sentences on the differences, with their evidence.
+        verdicts: what may be said of each contrast.
         counts: number of jobs by status.
         files: paths of all written files.
     """
@@ -35,43 +41,63 @@ class Comparison:
     axes: list[str]
     settings: list[Setting]
     statements: list[Statement]
+    verdicts: list[Verdict]
     counts: dict[str, int]
     files: list[Path]
 
 
-def write_comparison(folders: Sequence[Path], target: Path) -> Comparison:
+def write_comparison(folders: Sequence[Path], target: Path, plan: Plan | None = None) -> Comparison:
     """Compare every job in ``folders`` and write the result into ``target``; each file is written atomically.
 
     Args:
         folders: sweep folders, whose direct subfolders are jobs, and run folders.
-        target: folder for ``comparison.csv``, ``comparison.md``, ``comparison.html`` and a folder ``comparison`` with
-            plots.
+        target: folder for ``comparison.csv``, ``comparison.md``, ``comparison.html``, ``comparison.json`` and a folder
+            ``comparison`` with plots.
+        plan: how to compare; None: as the ``comparison`` part of the jobs' configuration says.
 
     Raises:
-        ComparisonError: there is nothing to compare.
+        ComparisonError: there is nothing to compare, or a tuning axis of ``plan`` does not vary.
         OSError: ``target`` cannot be written.
     """
     found = collect(folders)
     axes = varying([job.settings for job in found])
-    jobs = in_order(found, axes)
+    unknown = [] if plan is None else [axis for axis in plan.tune if axis not in axes]
+    plan = plan or plan_of(found)
+    if unknown:
+        raise ComparisonError(
+            f"comparison.tune: {', '.join(unknown)} does not vary in these jobs; what varies is {', '.join(axes)}"
+        )
+    past = past_training(in_order(found, axes), axes)
+    jobs = past.jobs
     settings = by_setting(jobs, axes)
-    findings, method = statements(jobs, axes)
-    # Statements about lengths come first: they exist only if lengths beyond training were evaluated on purpose.
-    length_findings, length_method = past_training(jobs, axes)
-    findings = [*length_findings, *findings]
-    notes = [*filter(None, [length_method]), *remarks(jobs, axes)]
+    findings, verdicts, method = statements(jobs, axes, plan)
+    findings = [*findings, *past.unreached]
+    notes = [*filter(None, [past.method]), *remarks(jobs, axes)]
     drawn = plots(jobs, settings)
     length_plot = f"{PLOTS_FOLDER}/{LENGTH_PLOT}" if LENGTH_PLOT in drawn else None
     content = {
         CSV_FILE: csv_table(jobs, axes).encode(),
         MARKDOWN_FILE: markdown(jobs, settings, findings, method, notes, length_plot).encode(),
         PAGE_FILE: page(jobs, axes, settings, findings, method, notes, drawn.get(LENGTH_PLOT)).encode(),
+        VERDICTS_FILE: _verdicts(verdicts, plan),
     }
     content |= {f"{PLOTS_FOLDER}/{name}": png for name, png in drawn.items()}
     for name, data in content.items():
         write_atomically(target / name, data)
     counts = dict(sorted(Counter(job.status for job in jobs).items()))
-    return Comparison(jobs, axes, settings, findings, counts, [target / name for name in content])
+    return Comparison(jobs, axes, settings, findings, verdicts, counts, [target / name for name in content])
+
+
+def plan_of(jobs: Sequence[Job]) -> Plan:
+    """How the jobs' configuration says they are to be compared: that of the first job which says something."""
+    stored = next((job.comparison for job in jobs if job.comparison), {})
+    config = ComparisonConfig(**{key: value for key, value in stored.items() if key in ("margin", "tune")})
+    return Plan(margin=config.margin, tune=tuple(config.tune))
+
+
+def _verdicts(verdicts: Sequence[Verdict], plan: Plan) -> bytes:
+    content = {"margin": plan.margin, "tune": plan.tune, "verdicts": [verdict.stored() for verdict in verdicts]}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def remarks(jobs: Sequence[Job], axes: Sequence[str]) -> list[str]:

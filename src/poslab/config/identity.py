@@ -50,6 +50,7 @@ SETTINGS = {
     "hydra": Setting(Role.HYDRA),
     "resume": Setting(Role.RESTART),
     "sweep": Setting(Role.RESTART),
+    "comparison": Setting(Role.OUTPUT),
     "ckpt_path": Setting(Role.ORIGIN),
     "diagnostics": Setting(Role.OUTPUT),
     "logger": Setting(Role.OUTPUT),

@@ -207,6 +207,25 @@ class SweepConfig:
 
 
 @dataclass(kw_only=True)
+class ComparisonConfig:
+    """How the jobs of a sweep are compared.
+
+    Attributes:
+        margin: two levels within this factor of each other are equivalent.
+        tune: axes, such as ``optimizer.lr``, along which each level is compared at its own best value.
+    """
+
+    margin: float = 1.25
+    tune: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and self.margin > 1):
+            raise ConfigError(f"comparison.margin={self.margin} must be a finite factor above 1, such as 1.25")
+        if "seed" in self.tune or "task" in self.tune:
+            raise ConfigError("comparison.tune cannot be seed or task; name settings such as optimizer.lr")
+
+
+@dataclass(kw_only=True)
 class TrainConfig:
     """One job. ``pos``, ``task`` and each of ``diagnostics`` name a class of this package by ``_target_``."""
 
@@ -221,6 +240,7 @@ class TrainConfig:
     logger: LoggerConfig
     resume: str | None
     sweep: SweepConfig
+    comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     seeds: int = 1
     compile: bool = False
     ckpt_path: str | None = None
