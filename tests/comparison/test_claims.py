@@ -32,13 +32,20 @@ def a_job(value: float | None, status: str = "completed", **settings: int | str)
 JOBS = [
     a_job(0.9, pos="alibi", seed=0),
     a_job(0.7, pos="alibi", seed=1),
+    a_job(0.8, pos="alibi", seed=2),
     a_job(0.0, pos="rope", seed=0),
+    a_job(0.0, pos="rope", seed=1),
     a_job(0.1, pos="t5", seed=0),
     a_job(0.3, pos="t5", seed=1),
-    a_job(1.0, "failed", pos="rope", seed=1),
+    a_job(0.2, pos="t5", seed=2),
+    a_job(1.0, "failed", pos="rope", seed=2),
     a_job(None, pos="learned", seed=0),
     a_job(0.5, pos="none", model__n_layers=4, seed=0),
+    a_job(1.0, pos="fire", seed=0),
+    a_job(1.0, pos="fire", seed=1),
+    a_job(None, "diverged", pos="fire", seed=2),
 ]
+# The mean of alibi is 0.8, and its one-sided 95 % bounds are 0.8 -+ 2.92 * 0.1 / sqrt(3): 0.631 and 0.969.
 
 
 def a_claim(**expected: float | str) -> ClaimConfig:
@@ -48,34 +55,43 @@ def a_claim(**expected: float | str) -> ClaimConfig:
 @pytest.mark.parametrize(
     ("expected", "holds"),
     [
-        ({"where": "pos=alibi", "above": 0.79}, True),
-        ({"where": "pos=alibi", "above": 0.81}, False),
-        ({"where": "pos=alibi", "above": 0.5, "below": 0.79}, False),
+        ({"where": "pos=alibi", "above": 0.63}, True),
+        ({"where": "pos=alibi", "above": 0.64}, False),  # the mean is above it, its bound is not
+        ({"where": "pos=alibi", "below": 0.97}, True),
+        ({"where": "pos=alibi", "below": 0.96}, False),
+        ({"where": "pos=alibi", "above": 0.5, "below": 0.9}, False),
         ({"where": "pos=rope", "below": 0.05}, True),  # the failed job's 1.0 does not count
-        ({"where": "pos=none model.n_layers=4", "above": 0.4}, True),
+        ({"where": "pos=none model.n_layers=4", "above": 0.4}, False),  # one seed shows nothing
         ({"where": "pos=none model.n_layers=2", "above": 0.4}, None),
         ({"where": "pos=learned", "below": 0.05}, None),  # no result is no zero
+        ({"where": "pos=fire", "above": 0.5}, False),  # one of three diverged, and counts as zero
+        # Seed by seed alibi is 0.8, 0.4 and 0.6 above t5: 0.6 - 2.92 * 0.2 / sqrt(3) = 0.263.
         ({"where": "pos=alibi", "than": "pos=rope|t5"}, True),
-        ({"where": "pos=alibi", "than": "pos=rope|t5", "by": 0.59}, True),
-        ({"where": "pos=alibi", "than": "pos=rope|t5", "by": 0.61}, False),  # t5 has 0.2 on average
+        ({"where": "pos=alibi", "than": "pos=t5", "by": 0.26}, True),
+        ({"where": "pos=alibi", "than": "pos=t5", "by": 0.27}, False),
         ({"where": "pos=t5", "than": "pos=rope|alibi"}, False),
         ({"where": "pos=t5", "than": "pos=learned"}, None),
-        ({"above": 0.35}, True),  # all six that completed with a result: 2.5 / 7 is wrong, 2.5 / 6 is right
-        ({"above": 0.42}, False),
     ],
 )
-def test_a_claim_is_judged_by_the_mean_of_the_completed_jobs_it_is_about(expected: dict, holds: bool | None):
+def test_a_claim_holds_if_the_bound_of_the_mean_over_seeds_passes(expected: dict, holds: bool | None):
     assert judge(a_claim(**expected), JOBS).holds is holds
 
 
 def test_the_same_configuration_twice_counts_once():
     twice = [a_job(1.0, pos="alibi", seed=0), a_job(1.0, pos="alibi", seed=0), a_job(0.0, pos="alibi", seed=1)]
-    assert judge(a_claim(where="pos=alibi", below=0.6), twice).holds
+    assert judge(a_claim(where="pos=alibi", below=0.6), twice).measured.startswith("0.5 (0 to 1), 2 seeds")
 
 
 def test_what_was_measured_is_said_with_spread_and_number():
     verdict = judge(a_claim(where="pos=alibi", than="pos=t5"), JOBS)
-    assert verdict.measured == "0.8 (0.7 to 0.9), 2 jobs; against pos=t5 0.2 (0.1 to 0.3), 2 jobs"
+    assert verdict.measured == (
+        "0.8 (0.7 to 0.9), 3 seeds; more than pos=t5 (0.2 (0.1 to 0.3), 3 seeds), by at least 0.263"
+    )
+    assert judge(a_claim(where="pos=fire", above=0.5), JOBS).measured == (
+        "0.667 (0 to 1), 3 seeds, 1 diverged; at least -0.307"
+    )
+    alone = judge(a_claim(where="pos=none", above=0.4), JOBS)
+    assert alone.measured == "0.5, 1 seed; no bound with one seed"
     assert verdict.expected == "more than pos=t5"
 
 
@@ -104,17 +120,19 @@ def test_two_sets_of_alternatives_are_refused():
 def test_the_table_counts_and_escapes():
     verdicts = [judge(a_claim(where="pos=alibi", than="pos=rope|t5"), JOBS), judge(a_claim(above=1.0), JOBS)]
     text = table(verdicts)
-    assert "2 claims: 1 hold, 1 do not, 0 not judged" in text
+    assert "2 claims: 1 hold, 1 are not shown, 0 are not judged" in text
     assert "pos=rope\\|t5" in text
 
 
 def a_sweep(folder: Path) -> Path:
-    """A sweep of one job, as its folder holds it."""
-    run = folder / "alibi"
-    run.mkdir(parents=True)
-    (run / "config.yaml").write_text(yaml.safe_dump({"pos": {"_target_": "poslab.positions.alibi.ALiBi"}, "seed": 0}))
-    (run / "result.json").write_text(json.dumps({"status": "completed", "metrics": {METRIC: 0.9}, "seed": 0}))
-    (run / "metrics.csv").write_text(f"step,{METRIC}\n1,0.9\n")
+    """A sweep of two jobs, as its folder holds them."""
+    for seed in (0, 1):
+        run = folder / f"alibi{seed}"
+        run.mkdir(parents=True)
+        config = {"pos": {"_target_": "poslab.positions.alibi.ALiBi"}, "seed": seed}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        (run / "result.json").write_text(json.dumps({"status": "completed", "metrics": {METRIC: 0.9}, "seed": seed}))
+        (run / "metrics.csv").write_text(f"step,{METRIC}\n1,0.9\n")
     claims = [{"claim": "it copies", "source": "us", "where": "pos=alibi", "metric": METRIC, "above": 0.8}]
     (folder / CLAIMS_FILE).write_text(json.dumps(claims))
     return folder
@@ -124,7 +142,7 @@ def test_a_sweep_s_folder_is_judged_and_the_table_written(tmp_path: Path, capsys
     sweep = a_sweep(tmp_path / "sweep")
     assert [verdict.holds for verdict in judge_sweep(sweep)] == [True]
     main([str(sweep)])
-    assert "holds: it copies (above 0.8; measured 0.9, 1 job)" in capsys.readouterr().out
+    assert "holds: it copies (above 0.8; measured 0.9 (0.9 to 0.9), 2 seeds; at least 0.9)" in capsys.readouterr().out
     assert "| it copies |" in (sweep / "claims.md").read_text()
 
 

@@ -6,16 +6,19 @@ and holds. An experiment lists its claims as ``sweep.claims``; a sweep stores th
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from poslab.comparison import ComparisonError, Job
-from poslab.comparison.axes import Value, typed_settings
-from poslab.comparison.collect import collect, without_repeats
+from poslab.comparison.axes import SEED, Value, typed_settings
+from poslab.comparison.collect import collect, distinct
 from poslab.comparison.numbers import count
+from poslab.comparison.statistics import Estimate, welch
 from poslab.config.rules import did_you_mean
 from poslab.config.schema import ClaimConfig
 from poslab.errors import ConfigError
@@ -26,15 +29,15 @@ TABLE_FILE = "claims.md"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """One claim and its result.
 
     Attributes:
         claim: the claim, as in the experiment.
         sweep: name of the sweep folder.
         expected: the expectation as text.
-        measured: the measured value as text, with the number of jobs.
-        holds: whether the claim holds; None if no job has the metric.
+        measured: the measured value as text, with its bound and the number of seeds.
+        holds: whether the bound passes the expectation; None if no job has the metric.
     """
 
     claim: ClaimConfig
@@ -44,53 +47,92 @@ class Verdict:
     holds: bool | None
 
 
-def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Verdict:
-    """Check one claim against the completed jobs that it selects, by means over these jobs (their seeds).
+class _Measured(NamedTuple):
+    """A metric of the jobs that a claim selects.
 
-    Jobs without the metric, for example because a length is out of reach, are ignored. If no job has it, the claim is
-    not judged.
+    Attributes:
+        by_seed: the mean over the jobs of each seed; a diverged job counts as 0, the worst value of a share.
+        jobs: number of jobs with the metric.
+        diverged: number of jobs that diverged.
+    """
+
+    by_seed: dict[Value | None, float]
+    jobs: int
+    diverged: int
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.by_seed.values())
+
+
+def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Judgement:
+    """Check one claim against the jobs that it selects.
+
+    A claim holds only if the one-sided 95 % bound of the mean over seeds passes the expectation, so one seed shows
+    nothing. A difference to other jobs is taken seed by seed where both have at least two seeds in common. A job that
+    diverged counts as a score of 0. Jobs without the metric, for example because a length is out of reach, are ignored;
+    if no job has it, the claim is not judged.
 
     Raises:
         ConfigError: ``claim.than`` has more than one set of alternatives.
     """
-    values = _values(claim.metric, _matching(claim.where, jobs))
-    expected = []
-    if claim.above is not None:
-        expected.append(f"above {claim.above:g}")
-    if claim.below is not None:
-        expected.append(f"below {claim.below:g}")
+    known_metrics = {name for job in jobs for name in job.metrics}
+    found = _measure(claim.metric, _matching(claim.where, jobs))
+    expected = [f"above {claim.above:g}"] if claim.above is not None else []
+    expected += [f"below {claim.below:g}"] if claim.below is not None else []
     if claim.than is not None:
         expected.append(f"more than {claim.than}" + (f" by {claim.by:g}" if claim.by else ""))
-    measured = _summary(values)
-    known_metrics = {name for job in jobs for name in job.metrics}
+    measured, passed = [_text(found)], []
     if known_metrics and claim.metric not in known_metrics:
-        measured = f"no result is called {claim.metric}{did_you_mean(claim.metric, known_metrics)}"
-    known = bool(values)
-    holds = known
-    if known:
-        mean = fmean(values)
-        holds = (claim.above is None or mean > claim.above) and (claim.below is None or mean < claim.below)
-        if claim.than is not None:
-            others = {
-                label: found
-                for label, group in _groups(claim.than, jobs).items()
-                if (found := _values(claim.metric, group))
-            }
-            known = bool(others)
-            holds = holds and all(mean - fmean(found) > claim.by for found in others.values())
-            measured += "; against " + (
-                "; ".join(f"{label} {_summary(found)}" for label, found in others.items()) or "–"
-            )
-    return Verdict(claim, sweep, ", ".join(expected), measured, holds if known else None)
+        measured = [f"no result is called {claim.metric}{did_you_mean(claim.metric, known_metrics)}"]
+    if found.by_seed and (claim.above is not None or claim.below is not None):
+        low, high = _bounds([*found.by_seed.values()])
+        passed += [low > claim.above] if claim.above is not None else []
+        passed += [high < claim.below] if claim.below is not None else []
+        measured += [_bound("at least", low)] if claim.above is not None else []
+        measured += [_bound("at most", high)] if claim.below is not None else []
+    if claim.than is not None:
+        others = {label: _measure(claim.metric, group) for label, group in _groups(claim.than, jobs).items()}
+        for label, other in others.items():
+            if found.by_seed and other.by_seed:
+                low = _lowest_difference(found, other)
+                passed.append(low > claim.by)
+                measured.append(f"more than {label} ({_text(other)}), by {_bound('at least', low)}")
+    holds = all(passed) if passed else None
+    return Judgement(claim, sweep, ", ".join(expected), "; ".join(measured), holds)
+
+
+def _bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The one-sided 95 % bounds of the mean, from below and from above; infinite for one value."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    estimate = Estimate.of_mean(values)
+    return estimate.interval(0.9)
+
+
+def _lowest_difference(one: _Measured, two: _Measured) -> float:
+    """The one-sided 95 % bound from below of the difference of two means."""
+    shared = one.by_seed.keys() & two.by_seed.keys()
+    if len(shared) > 1:
+        return _bounds([one.by_seed[seed] - two.by_seed[seed] for seed in shared])[0]
+    sides = [*one.by_seed.values()], [*two.by_seed.values()]
+    if min(map(len, sides)) < 2:
+        return -math.inf
+    estimate = welch(*sides)
+    return one.mean - two.mean if estimate is None else estimate.interval(0.9)[0]
+
+
+def _bound(words: str, value: float) -> str:
+    return f"{words} {value:.3g}" if math.isfinite(value) else "no bound with one seed"
 
 
 def _matching(where: str, jobs: Sequence[Job]) -> list[Job]:
-    """The completed jobs with these settings, each configuration once."""
+    """The completed and diverged jobs with these settings, each configuration once."""
     wanted = typed_settings(where.split())
     return [
         job
-        for job in without_repeats(jobs)
-        if all(_same(job.settings.get(key), value) for key, value in wanted.items())
+        for job in distinct(jobs)
+        if job.judged and all(_same(job.settings.get(key), value) for key, value in wanted.items())
     ]
 
 
@@ -114,16 +156,26 @@ def _groups(where: str, jobs: Sequence[Job]) -> dict[str, list[Job]]:
     return groups
 
 
-def _values(metric: str, jobs: Sequence[Job]) -> list[float]:
-    return [job.metrics[metric] for job in jobs if metric in job.metrics]
+def _measure(metric: str, jobs: Sequence[Job]) -> _Measured:
+    rows: dict[Value | None, list[float]] = {}
+    scored = [job for job in jobs if job.completed and metric in job.metrics]
+    diverged = [job for job in jobs if not job.completed]
+    for job in scored:
+        rows.setdefault(job.settings.get(SEED, job.seed), []).append(job.metrics[metric])
+    if scored:
+        for job in diverged:
+            rows.setdefault(job.settings.get(SEED, job.seed), []).append(0.0)
+    return _Measured({seed: fmean(values) for seed, values in rows.items()}, len(scored), len(diverged))
 
 
-def _summary(values: Sequence[float]) -> str:
-    """Mean, smallest and largest value, and number of jobs, as text."""
-    if not values:
-        return "no result"
+def _text(found: _Measured) -> str:
+    """Mean, smallest and largest value, and number of seeds, as text."""
+    diverged = f", {found.diverged} diverged" if found.diverged else ""
+    if not found.by_seed:
+        return f"no result{diverged}"
+    values = [*found.by_seed.values()]
     spread = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
-    return f"{fmean(values):.3g}{spread}, {count(len(values), 'job')}"
+    return f"{fmean(values):.3g}{spread}, {count(len(values), 'seed')}{diverged}"
 
 
 def read_claims(sweep: Path) -> list[ClaimConfig]:
@@ -141,7 +193,7 @@ def read_claims(sweep: Path) -> list[ClaimConfig]:
         raise ConfigError(f"{path} cannot be read ({' '.join(str(error).split())})") from error
 
 
-def judge_sweep(sweep: Path) -> list[Verdict]:
+def judge_sweep(sweep: Path) -> list[Judgement]:
     """Check every claim of a sweep against its jobs.
 
     Raises:
@@ -153,15 +205,17 @@ def judge_sweep(sweep: Path) -> list[Verdict]:
     return [judge(claim, jobs, sweep.name) for claim in claims]
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
+def table(verdicts: Sequence[Judgement]) -> str:
     """The verdicts as Markdown: the number of claims that hold, and one table row per claim."""
-    words = {True: "yes", False: "**no**", None: "not judged"}
+    words = {True: "yes", False: "**not shown**", None: "not judged"}
     counts = {word: sum(verdict.holds is holds for verdict in verdicts) for holds, word in words.items()}
     lines = [
         "# Claims",
         "",
-        f"{len(verdicts)} claims: {counts['yes']} hold, {counts['**no**']} do not, {counts['not judged']} not judged.",
-        "Measured is the mean over seeds, with the smallest and the largest value.",
+        f"{len(verdicts)} claims: {counts['yes']} hold, {counts['**not shown**']} are not shown, "
+        f"{counts['not judged']} are not judged.",
+        "Measured is the mean over seeds, with the smallest and the largest seed. A claim holds if the one-sided 95 % "
+        "bound of the mean passes; a job that diverged counts as a score of 0.",
         "",
         "| claim | expected | measured | holds | source | sweep |",
         "|---|---|---|---|---|---|",
@@ -169,7 +223,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
     for one in verdicts:
         cells = [
             one.claim.claim,
-            f"{one.claim.metric} {one.expected}" + (f" where {one.claim.where}" if one.claim.where else ""),
+            f"{one.claim.metric} {one.expected}" + (f" with {one.claim.where}" if one.claim.where else ""),
             one.measured,
             words[one.holds],
             one.claim.source,
@@ -203,6 +257,6 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         sys.exit(f"error: cannot write {target} ({error.strerror or error}); choose another place with --output")
     for one in verdicts:
-        mark = {True: "holds", False: "does not hold", None: "not judged"}[one.holds]
+        mark = {True: "holds", False: "not shown", None: "not judged"}[one.holds]
         sys.stdout.write(f"{mark:>13}: {one.claim.claim} ({one.expected}; measured {one.measured})\n")
     sys.stdout.write(f"see it: {target}\n")
