@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help train test test-slow matrix faults check claims bench clean
+.PHONY: help train test test-slow matrix faults check claims calibrate bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,7 +13,8 @@ help:
 	@echo "make faults   kill runs anywhere and go on, full disks, a thousand odd command lines; half an hour"
 	@echo "make matrix   the tests on this machine's other Pythons and on a minimal Debian 13; hours, 10 GB of disk"
 	@echo "make check    format, lint and types"
-	@echo "make claims   run the experiments that hold published claims to account; hours"
+	@echo "make claims   run the experiments that hold published claims to account; a night"
+	@echo "make calibrate  how often the comparison is right, on simulated sweeps; ten minutes"
 	@echo "make bench    measure speed against a bare PyTorch loop and others; a quarter of an hour, of a quiet machine"
 
 $(VENV)/bin/python:
@@ -76,6 +77,9 @@ claims: $(VENV)/.installed-dev
 	  $(BIN)/python train.py -m experiment=claims/$$name hydra/launcher=joblib hydra.sweep.dir=$$place $$again || echo "$$name: see above"; \
 	done
 	$(BIN)/python -m poslab.claims $(addprefix outputs/claims/,$(CLAIMS)) --output outputs/claims/claims.md
+
+calibrate: $(VENV)/.installed-dev
+	$(BIN)/python -m poslab.comparison.calibration --output docs/calibration.md
 
 # All parts, or some: make bench PARTS="start fit"
 PARTS ?=
