@@ -20,6 +20,7 @@ from poslab.experiment.report import brief_report, final_report
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import COMPLETED_REPLICAS, SIMILARITY
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, Status
 from poslab.runs.resume import Start, claim, find_start, restore_files
@@ -32,8 +33,6 @@ from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
-
-SIMILARITY = "neighbour_similarity/offset_1"
 
 
 class RunRecord:
@@ -184,7 +183,7 @@ class RunRecord:
         counted = [one.metrics for one in own if one.status == status]
         names = dict.fromkeys(name for metrics in counted for name in metrics)
         means = {name: fmean(metrics[name] for metrics in counted if name in metrics) for name in names}
-        means["copies/completed"] = sum(one.status == "completed" for one in own)
+        means[COMPLETED_REPLICAS] = sum(one.status == "completed" for one in own)
         lost = self.replicas.diverged()
         if error is None and lost:
             each = "; ".join(f"seed {self.replicas[index].seed}: {self.replicas[index].diverged}" for index in lost)
