@@ -5,7 +5,17 @@ from dataclasses import asdict
 import pytest
 
 from poslab.comparison.axes import flat_settings, is_setting
-from poslab.config.identity import SETTINGS, Role, Setting, choice_of, flat, identity, job_key, model_settings, role_of
+from poslab.config.identity import (
+    SETTINGS,
+    Role,
+    Setting,
+    choice_of,
+    flat,
+    identity,
+    job_key,
+    model_settings,
+    role_of,
+)
 from poslab.config.overrides import job_overrides
 from poslab.config.schema import TrainConfig, checked
 from poslab.runs.hparams import hparams
@@ -61,8 +71,8 @@ def test_one_entry_in_the_table_is_enough_for_every_use(
 
 
 def test_every_entry_of_the_table_is_a_setting() -> None:
-    settings = asdict(job())
-    known = {*settings, *(key for key in flat(settings)), "defaults", "hydra"}
+    jobs = [asdict(job()), asdict(job("pos=sinusoidal"))]
+    known = {key for settings in jobs for key in (*settings, *flat(settings))} | {"defaults", "hydra"}
     assert set(SETTINGS) <= known
 
 
@@ -92,10 +102,12 @@ def test_a_part_s_role_is_that_of_its_settings(key: str, role: Role) -> None:
 
 
 def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
-    for key in ("seeds", "deterministic", "trainer.num_nodes"):
-        assert key not in identity(asdict(job()))
-    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}})
-    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2}
+    for key in ("seeds", "deterministic", "trainer.num_nodes", "pos.scale"):
+        assert key not in identity(asdict(job("pos=sinusoidal")))
+    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}, "pos": {"scale": 0.5}})
+    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2, "pos.scale": 0.5}
+    # A number that is typed without a point is the same number.
+    assert identity({"pos": {"scale": 1}}) == {}
 
 
 def test_a_checkpoint_s_settings_of_the_model_are_whole() -> None:

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from poslab.config.schema import checked
 from poslab.errors import DivergedError
 from poslab.experiment.run import run
+from poslab.runs.result import stored_result
 from support.configs import compose
 from support.one_model_runs import a_module, columns
 from support.replica_runs import lose, rows_of
@@ -110,6 +111,8 @@ def test_the_checkpoint_of_an_older_run_begins_an_empty_window(
         stored = content(tmp_path, name)
         stored["poslab"] |= {"format": 2}
         del stored["poslab"]["window_losses"]
+        for replica in stored["poslab"]["replicas"]:
+            del replica["start"]
         torch.save(stored, tmp_path / f"checkpoints/{name}.ckpt")
     train(tmp_path, *TINY, "resume=auto")
     found, wanted = columns(tmp_path), columns(finished_runs(*TINY))
@@ -123,6 +126,7 @@ def test_the_checkpoint_of_an_older_run_begins_an_empty_window(
             23: wanted_last(losses),
         }
     )
+    assert stored_result(tmp_path)["start"] == stored_result(finished_runs(*TINY))["start"]
 
 
 def wanted_last(losses: dict[int, float]) -> float:

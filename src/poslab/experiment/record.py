@@ -169,6 +169,7 @@ class RunRecord:
             error=f"{DivergedError.__name__}: {replica.diverged}" if replica.diverged else error,
             metrics=final_metrics(replica, model),
             parameters={} if model is None else parameters_by_part(model.parts()),
+            start=replica.start,
             batches_by_length={} if task is None else batches_by_length(replica.batches_by_seq_len, task),
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer, index),
             overrides=replica.overrides,
@@ -193,6 +194,7 @@ class RunRecord:
             status=status,
             error=error,
             metrics=means,
+            start=mean_start(own),
             batches_by_length={},
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer),
             overrides=self.overrides,
@@ -264,6 +266,15 @@ def final_metrics(files: RunFiles, model: LanguageModel | None) -> dict[str, flo
         metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]
     # JSON has no NaN and no infinity; `status` and `error` say what happened.
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def mean_start(results: Sequence[Result]) -> dict[str, float | None]:
+    """The means over the replicas; None where one has no such number."""
+    found: dict[str, float | None] = {}
+    for name in results[0].start:
+        values = [value for one in results if (value := one.start.get(name)) is not None]
+        found[name] = fmean(values) if len(values) == len(results) else None
+    return found
 
 
 def batches_by_length(by_seq_len: Counter[int], task: Task) -> dict[str, int]:
