@@ -61,6 +61,7 @@ SETTINGS = {
     "trainer.threads": Setting(Role.EXECUTION),
     "trainer.num_nodes": Setting(Role.RESULT, before=1),
     "deterministic": Setting(Role.RESULT, before=False),
+    "optimizer.weight_decay_on": Setting(Role.RESULT, before="all"),
     "pos.scale": Setting(Role.RESULT, before=1.0),
     "seeds": Setting(Role.REPLICAS, before=1),
     "model.dropout": Setting(Role.TRAINING),

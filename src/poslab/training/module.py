@@ -16,6 +16,7 @@ from poslab.errors import DivergedError
 from poslab.evaluation.metrics import Score
 from poslab.model import LanguageModel
 from poslab.training import payload
+from poslab.training.decay import parameter_groups
 from poslab.training.learner import Learner
 from poslab.training.replicas import Replicas
 from poslab.training.schedule import LearningRateFactor
@@ -106,10 +107,9 @@ class TrainingModule(lightning.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
         optimizer = ALGORITHMS[config.algorithm](
-            self.parameters(),
+            parameter_groups(self.learner.named_parameters(), self.learner.model_of(0), config),
             lr=config.lr,
             betas=(config.betas[0], config.betas[1]),
-            weight_decay=config.weight_decay,
             # One kernel for all parameters.
             fused=True,
         )
