@@ -98,6 +98,9 @@ class RunRecord:
         first, n = self.job.seed, self.job.seeds
         seeds = str(first) if n == 1 else f"{first} to {first + n - 1} at once"
         log.info("seed   %s, threads %d of %d", seeds, torch.get_num_threads(), available_cores())
+        note = module.learner.model_of(0).positions.note
+        if note and not self.brief:
+            log.info("note   %s", note)
         if self.start.checkpoint is not None:
             log.info("resume from %s, step %d", self.start.checkpoint.name, self.start.step)
         elif self.job.resume and not self.brief:
