@@ -5,7 +5,18 @@ from dataclasses import asdict
 import pytest
 
 from poslab.comparison.axes import flat_settings, is_setting
-from poslab.config.identity import SETTINGS, Role, Setting, choice_of, flat, identity, job_key, model_settings, role_of
+from poslab.config.identity import (
+    SETTINGS,
+    Role,
+    Setting,
+    choice_of,
+    differences,
+    flat,
+    identity,
+    job_key,
+    model_settings,
+    role_of,
+)
 from poslab.config.overrides import job_overrides
 from poslab.config.schema import TrainConfig, checked
 from poslab.runs.hparams import hparams
@@ -20,6 +31,7 @@ def job(*overrides: str) -> TrainConfig:
 KEYS = {
     "": "1df50a8b",
     "pos=sinusoidal seed=3": "ecdabd7a",
+    "optimizer=adamw optimizer.weight_decay_on=all": "3b67379a",
     "seeds=4 deterministic=true trainer.threads=2": "4b829491",
     "model=transformer model.n_layers=2 trainer=cpu diagnostics=none logger=none compile=true": "373636e9",
 }
@@ -61,8 +73,8 @@ def test_one_entry_in_the_table_is_enough_for_every_use(
 
 
 def test_every_entry_of_the_table_is_a_setting() -> None:
-    settings = asdict(job())
-    known = {*settings, *(key for key in flat(settings)), "defaults", "hydra"}
+    jobs = [asdict(job()), asdict(job("pos=sinusoidal"))]
+    known = {key for settings in jobs for key in (*settings, *flat(settings))} | {"defaults", "hydra"}
     assert set(SETTINGS) <= known
 
 
@@ -71,6 +83,7 @@ def test_what_is_not_in_the_table_decides_the_result() -> None:
     assert {key for key in settings if role_of(key) is Role.RESULT} <= set(identity(asdict(job()))) | {
         "deterministic",
         "trainer.num_nodes",
+        "optimizer.weight_decay_on",
     }
 
 
@@ -92,10 +105,19 @@ def test_a_part_s_role_is_that_of_its_settings(key: str, role: Role) -> None:
 
 
 def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
-    for key in ("seeds", "deterministic", "trainer.num_nodes"):
-        assert key not in identity(asdict(job()))
-    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}})
-    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2}
+    for key in ("seeds", "deterministic", "trainer.num_nodes", "optimizer.weight_decay_on", "pos.scale"):
+        assert key not in identity(asdict(job("pos=sinusoidal")))
+    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}, "pos": {"scale": 0.5}})
+    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2, "pos.scale": 0.5}
+    # A number that is typed without a point is the same number.
+    assert identity({"pos": {"scale": 1}}) == {}
+
+
+def test_a_setting_that_older_runs_do_not_have_is_named_with_the_value_that_they_had() -> None:
+    older = identity(asdict(job("optimizer=adamw", "optimizer.weight_decay_on=all")))
+    newer = identity(asdict(job("optimizer=adamw")))
+    assert differences(older, newer) == "optimizer.weight_decay_on was all and is matrices"
+    assert differences({"optimizer.lr": 1}, {}) == "optimizer.lr was 1 and is not set"
 
 
 def test_a_checkpoint_s_settings_of_the_model_are_whole() -> None:

@@ -30,7 +30,7 @@ def test_a_new_folder_goes_on_from_a_step_within_an_epoch(
     assert {path: path.read_bytes() for path in (tmp_path / "first").rglob("*") if path.is_file()} == before
     shown = EventAccumulator(str(tmp_path / "second")).Reload()
     assert [event.step for event in shown.Scalars("val/loss")] == [0, 12, 24]
-    assert [event.step for event in shown.Scalars("train/loss")] == [0, 5, 10, 15, 20]
+    assert [event.step for event in shown.Scalars("train/loss")] == [0, 5, 10, 15, 20, 23]
 
 
 def test_a_checkpoint_that_lies_alone_is_enough(whole: Wholes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_lies_alone_is_enough(whole: Wholes, tmp_path: Path, m
     weights = [content(folder)["state_dict"] for folder in (tmp_path / "second", whole())]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     table = (tmp_path / "second/metrics.csv").read_text().splitlines()
-    assert [line.partition(",")[0] for line in table] == ["step", "15", "20", "24"]
+    assert [line.partition(",")[0] for line in table] == ["step", "15", "20", "23", "24"]
 
 
 def test_stopped_again_it_goes_on_from_its_own(whole: Wholes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_before_the_first_checkpoint_nothing_is_shown_twice(tmp_path: Path, monk
     assert not list(folder.rglob("*.ckpt"))
     train(folder, *TINY, "resume=auto")
     shown = EventAccumulator(str(folder)).Reload()
-    assert [event.step for event in shown.Scalars("train/loss")] == [0, 5, 10, 15, 20]
+    assert [event.step for event in shown.Scalars("train/loss")] == [0, 5, 10, 15, 20, 23]
     assert [event.step for event in shown.Scalars("val/loss")] == [0, 12, 24]
 
 

@@ -75,7 +75,7 @@ def test_between_two_logged_steps_an_accelerator_is_not_waited_for(
     module._trainer = SimpleNamespace(global_step=3, world_size=1)  # type: ignore[assignment]
     on_meta = torch.zeros(1, device="meta")
     # The meta device raises wherever a number is read from it.
-    assert module._watch(on_meta, due=False) == []
+    assert module._watch(on_meta, due=False) == {}
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         module._watch(on_meta, due=True)
 

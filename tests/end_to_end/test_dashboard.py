@@ -45,11 +45,11 @@ def test_validation_numbers_are_shown_at_every_epoch_and_before_the_first(
     assert values(events, "val/accuracy")[-1] > 0.9
 
 
-def test_training_numbers_are_shown_every_ten_updates(default: tuple[Path, EventAccumulator]) -> None:
+def test_training_numbers_are_shown_every_ten_updates_and_at_the_last(default: tuple[Path, EventAccumulator]) -> None:
     _, events = default
-    for tag in ("train/loss", "learning_rate"):
-        assert steps(events, tag) == list(range(0, 360, 10)), tag
-    assert values(events, "learning_rate") == pytest.approx([0.005] * 36)
+    for tag in ("train/loss", "train/loss_mean", "learning_rate"):
+        assert steps(events, tag) == [*range(0, 360, 10), 359], tag
+    assert values(events, "learning_rate") == pytest.approx([0.005] * 37)
     assert values(events, "train/loss")[0] == pytest.approx(math.log(65), abs=0.1)
 
 

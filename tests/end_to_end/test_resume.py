@@ -191,4 +191,4 @@ def test_steps_that_a_stopped_run_logged_twice_are_shown_once(tmp_path: Path, mo
     folder = stopped_at(tmp_path / "run", 25, monkeypatch, *settings)
     train(folder, *settings, "resume=auto")
     shown = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
-    assert [event.step for event in shown] == [0, 10, 20]
+    assert [event.step for event in shown] == [0, 10, 20, 29]

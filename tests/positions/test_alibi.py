@@ -29,3 +29,8 @@ def test_alibi_slopes(n_heads: int, slopes: list[float]) -> None:
 
 def test_alibi_with_one_head_is_nearly_flat() -> None:
     assert float(ALiBi(1).bias(12, 12)[0, -1, 0]) == pytest.approx(-11 / 256)
+
+
+def test_with_one_head_a_person_is_told_that_it_is_nearly_none() -> None:
+    assert "pos=alibi with model.n_heads=1 is nearly pos=none" in ALiBi(1).note
+    assert all(ALiBi(heads).note == "" for heads in (2, 3, 8))

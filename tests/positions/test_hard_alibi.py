@@ -48,3 +48,8 @@ def test_hard_alibi_weights_are_zero_outside_the_window() -> None:
     assert torch.equal(weights[:, 0], torch.eye(9).expand(2, 9, 9))
     assert torch.equal((weights[0] > 0).sum(-1)[:, -1], torch.tensor([1, 2, 9, 9]))
     torch.testing.assert_close(attention(x, positions=HardALiBi(4)), output)
+
+
+def test_without_a_restricted_head_a_person_is_told_that_it_is_none() -> None:
+    assert "pos=hard_alibi with model.n_heads=1 restricts no head and is pos=none" in HardALiBi(1).note
+    assert HardALiBi(2).note == ""

@@ -119,3 +119,17 @@ def test_sinusoidal_vector_at_p_plus_k_is_a_rotation_of_the_vector_at_p(
         here = pe[position, 2 * pair : 2 * pair + 2]
         there = pe[position + offset, 2 * pair : 2 * pair + 2]
         torch.testing.assert_close(rotation @ here, there, rtol=0, atol=2e-6)
+
+
+def test_the_scale_multiplies_the_table_and_its_longer_one() -> None:
+    plain, scaled = SinusoidalPositionalEmbedding(12, 8), SinusoidalPositionalEmbedding(12, 8, scale=0.25)
+    assert torch.equal(scaled.pe, 0.25 * plain.pe)
+    for scheme in (plain, scaled):
+        scheme.extend(40)
+    assert torch.equal(scaled.pe, 0.25 * plain.pe)
+    assert torch.equal(plain.pe, SinusoidalPositionalEmbedding(40, 8, scale=1.0).pe)
+
+
+def test_a_negative_scale_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scale -0\.5 must not be negative"):
+        SinusoidalPositionalEmbedding(12, 8, scale=-0.5)

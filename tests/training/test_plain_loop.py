@@ -30,6 +30,15 @@ def adamw(parameters: list) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, betas=(0.9, 0.95), weight_decay=0.3)
 
 
+def adamw_on_matrices(parameters: list) -> torch.optim.Optimizer:
+    # Token table, position table, both projections, head; the biases are the others.
+    decayed = [parameters[index] for index in (0, 1, 2, 4, 6)]
+    others = [parameters[index] for index in (3, 5, 7)]
+    return torch.optim.AdamW(
+        [{"params": decayed}, {"params": others, "weight_decay": 0.0}], 0.01, (0.9, 0.95), 1e-8, 0.3
+    )
+
+
 def constant(step: int) -> float:
     return 1.0
 
@@ -51,8 +60,15 @@ LOOPS = {
         constant,
         0.1,
     ),
-    "adamw, cosine, clip": (
+    "adamw": (
+        "optimizer=adamw optimizer.lr=0.01 optimizer.betas=[0.9,0.95] optimizer.weight_decay=0.3",
+        adamw_on_matrices,
+        constant,
+        None,
+    ),
+    "adamw on all, cosine, clip": (
         "optimizer=adamw optimizer.lr=0.01 optimizer.betas=[0.9,0.95] optimizer.weight_decay=0.3 "
+        "optimizer.weight_decay_on=all "
         "optimizer.warmup_steps=5 optimizer.decay=cosine trainer.gradient_clip_norm=0.05",
         adamw,
         warm_then_cosine,
@@ -83,7 +99,8 @@ def test_a_run_is_what_a_plain_loop_computes(
     losses, norms, rates = [], [], []
     for step in range(40):
         tokens, targets = batches.batch(step)
-        optimizer.param_groups[0]["lr"] = full_rate * factor(step)
+        for group in optimizer.param_groups:
+            group["lr"] = full_rate * factor(step)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens).transpose(1, 2), targets, ignore_index=-100)
         loss.backward()

@@ -76,6 +76,8 @@ def test_every_scheme_and_model_as_alone(tmp_path: Path, monkeypatch: pytest.Mon
         ("task.min_length=2", "pos=alibi"),
         ("trainer.gradient_clip_norm=0.05", "optimizer.lr=0.05"),
         (*DECAYED, "optimizer.warmup_steps=4", "optimizer.decay=cosine"),
+        (*DECAYED, "optimizer.weight_decay_on=all"),
+        (*DECAYED, "optimizer.weight_decay_on=hidden", "model.tie_embeddings=true"),
         ("model.tie_embeddings=true",),
         ("model.tie_embeddings=true", *MODELS["transformer"]),
         ("trainer.max_steps=8", "trainer.log_every_n_steps=3"),

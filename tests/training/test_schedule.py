@@ -39,10 +39,10 @@ def test_the_named_algorithm_is_used_with_its_values(name: str, kind: type, tmp_
     module = a_module(job, tmp_path)
     optimizer = module.configure_optimizers()
     assert type(optimizer) is kind  # in torch an AdamW is an Adam
-    (group,) = optimizer.param_groups
-    assert (group["lr"], group["betas"]) == (0.3, (0.1, 0.2))
-    assert group["weight_decay"] == job.optimizer.weight_decay == {"adam": 0.0, "adamw": 0.01}[name]
-    assert {id(p) for p in group["params"]} == {id(p) for p in module.model.parameters()}
+    groups = optimizer.param_groups
+    assert [(group["lr"], group["betas"]) for group in groups] == [(0.3, (0.1, 0.2))] * len(groups)
+    assert groups[0]["weight_decay"] == job.optimizer.weight_decay == {"adam": 0.0, "adamw": 0.01}[name]
+    assert {id(p) for group in groups for p in group["params"]} == {id(p) for p in module.model.parameters()}
 
 
 @pytest.mark.parametrize(("clip", "largest"), [("0.01", 0.01), ("null", None)])

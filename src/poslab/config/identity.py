@@ -62,6 +62,8 @@ SETTINGS = {
     "trainer.threads": Setting(Role.EXECUTION),
     "trainer.num_nodes": Setting(Role.RESULT, before=1),
     "deterministic": Setting(Role.RESULT, before=False),
+    "optimizer.weight_decay_on": Setting(Role.RESULT, before="all"),
+    "pos.scale": Setting(Role.RESULT, before=1.0),
     "seeds": Setting(Role.REPLICAS, before=1),
     "model.dropout": Setting(Role.TRAINING),
     "model.scale_residuals": Setting(Role.TRAINING),
@@ -121,9 +123,13 @@ def job_key(job: TrainConfig) -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Each setting that differs, as ``optimizer.lr was 0.005 and is 0.001``; empty if none does."""
-    missing = "not set"
+
+    def value(settings: Mapping[str, Any], key: str) -> Any:
+        older = SETTINGS[key].before if key in SETTINGS else NO_VALUE
+        return settings.get(key, "not set" if older is NO_VALUE else older)
+
     return "; ".join(
-        f"{key} was {before.get(key, missing)} and is {now.get(key, missing)}"
+        f"{key} was {value(before, key)} and is {value(now, key)}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key, missing) != now.get(key, missing)
+        if value(before, key) != value(now, key)
     )

@@ -99,10 +99,12 @@ class OptimizerConfig:
     weight_decay: float
     warmup_steps: int
     decay: str
+    weight_decay_on: str = "all"
 
     def __post_init__(self) -> None:
         one_of("optimizer.algorithm", self.algorithm, ("adam", "adamw"))
         one_of("optimizer.decay", self.decay, ("none", "linear", "cosine"))
+        one_of("optimizer.weight_decay_on", self.weight_decay_on, ("all", "matrices", "hidden"))
         at_least(0, self, "optimizer.", "weight_decay", "warmup_steps")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"optimizer.lr={self.lr} must be a finite number above 0")

@@ -20,6 +20,7 @@ from poslab.experiment.report import brief_report, final_report
 from poslab.model import LanguageModel, parameters_by_part
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import COMPLETED_REPLICAS, SIMILARITY
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, Status
 from poslab.runs.resume import Start, claim, find_start, restore_files
@@ -32,8 +33,6 @@ from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
-
-SIMILARITY = "neighbour_similarity/offset_1"
 
 
 class RunRecord:
@@ -99,6 +98,9 @@ class RunRecord:
         first, n = self.job.seed, self.job.seeds
         seeds = str(first) if n == 1 else f"{first} to {first + n - 1} at once"
         log.info("seed   %s, threads %d of %d", seeds, torch.get_num_threads(), available_cores())
+        note = module.learner.model_of(0).positions.note
+        if note and not self.brief:
+            log.info("note   %s", note)
         if self.start.checkpoint is not None:
             log.info("resume from %s, step %d", self.start.checkpoint.name, self.start.step)
         elif self.job.resume and not self.brief:
@@ -170,6 +172,7 @@ class RunRecord:
             error=f"{DivergedError.__name__}: {replica.diverged}" if replica.diverged else error,
             metrics=final_metrics(replica, model),
             parameters={} if model is None else parameters_by_part(model.parts()),
+            start=replica.start,
             batches_by_length={} if task is None else batches_by_length(replica.batches_by_seq_len, task),
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer, index),
             overrides=replica.overrides,
@@ -184,7 +187,7 @@ class RunRecord:
         counted = [one.metrics for one in own if one.status == status]
         names = dict.fromkeys(name for metrics in counted for name in metrics)
         means = {name: fmean(metrics[name] for metrics in counted if name in metrics) for name in names}
-        means["copies/completed"] = sum(one.status == "completed" for one in own)
+        means[COMPLETED_REPLICAS] = sum(one.status == "completed" for one in own)
         lost = self.replicas.diverged()
         if error is None and lost:
             each = "; ".join(f"seed {self.replicas[index].seed}: {self.replicas[index].diverged}" for index in lost)
@@ -194,6 +197,7 @@ class RunRecord:
             status=status,
             error=error,
             metrics=means,
+            start=mean_start(own),
             batches_by_length={},
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer),
             overrides=self.overrides,
@@ -265,6 +269,15 @@ def final_metrics(files: RunFiles, model: LanguageModel | None) -> dict[str, flo
         metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]
     # JSON has no NaN and no infinity; `status` and `error` say what happened.
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def mean_start(results: Sequence[Result]) -> dict[str, float | None]:
+    """The means over the replicas; None where one has no such number."""
+    found: dict[str, float | None] = {}
+    for name in results[0].start:
+        values = [value for one in results if (value := one.start.get(name)) is not None]
+        found[name] = fmean(values) if len(values) == len(results) else None
+    return found
 
 
 def batches_by_length(by_seq_len: Counter[int], task: Task) -> dict[str, int]:

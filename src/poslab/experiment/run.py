@@ -13,6 +13,7 @@ from poslab.config.schema import TrainConfig, checked
 from poslab.data.module import TaskData
 from poslab.experiment.record import RunRecord, recorded
 from poslab.experiment.trainer import build_trainer, close_gallery, quieten
+from poslab.model.start import start_scales
 from poslab.runs.folder import RunFolder
 from poslab.runs.result import stored_result
 from poslab.system.determinism import deterministic_algorithms
@@ -73,6 +74,8 @@ def train(
     model = learner.model_of(0)
     if record.folder.writes:
         record.folder.check_writable(room_for(model, job.seeds))
+    for index, replica in enumerate(record.replicas):
+        replica.start = start_scales(learner.model_of(index), task.seq_len)
     seeds = [replica.seed for replica in record.replicas]
     data = TaskData(task, job.data, seeds, model.vocab_size, one_shape=learner.one_shape)
     module = TrainingModule(

@@ -45,6 +45,8 @@ class ALiBi(PositionScheme):
         if n_heads < 1:
             raise ValueError(f"n_heads {n_heads} must be at least 1")
         self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
+        if n_heads == 1:
+            self.note = "pos=alibi with model.n_heads=1 is nearly pos=none: its only slope is 2^-8; use more heads"
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
         """Bias (H, T_q, T_k) in fp32 for the last ``n_queries`` of ``n_keys`` positions."""

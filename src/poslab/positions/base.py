@@ -33,6 +33,9 @@ class PositionScheme(nn.Module):
     d_model: int | None = None
     """The width of the vectors from `embed`; None if the scheme adds none."""
 
+    note: str = ""
+    """What a person should know before a run with these sizes, in one line; empty for nothing."""
+
     drawn: Int64[Tensor, " t"] | None = None
     """Positions (T,) for the next training batch, drawn earlier by `draw`; None: `embed` draws them itself."""
 

@@ -31,6 +31,8 @@ class HardALiBi(PositionScheme):
             raise ValueError(f"n_windows {n_windows} must be in [0, n_heads], and n_heads is {n_heads}")
         sizes = [float(window) for window in range(1, n_windows + 1)] + [float("inf")] * (n_heads - n_windows)
         self.register_buffer("windows", torch.tensor(sizes), persistent=False)
+        if n_windows == 0:
+            self.note = f"pos=hard_alibi with model.n_heads={n_heads} restricts no head and is pos=none; use more heads"
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
         """Bias (H, T_q, T_k): 0 where a head may attend to a key, else ``-inf``. Every query attends to itself."""

@@ -42,9 +42,11 @@ class SinusoidalPositionalEmbedding(PositionTable):
         base: the slowest pair has wavelength ``2 pi base^((D-2)/D)``, in tokens.
         train_offset: ``none``, or ``random``: each training batch starts at a random row.
         train_positions: ``none``, or ``random``: each training batch gets random rows in increasing order.
+        scale: factor of the table. With 1 its root mean square is 0.707; a learned table starts at 0.02.
 
     Raises:
-        ValueError: odd ``d_model``, a size below 1, ``base <= 1``, an unknown choice, or both choices ``random``.
+        ValueError: odd ``d_model``, a size below 1, ``base <= 1``, a negative ``scale``, an unknown choice, or both
+            choices ``random``.
     """
 
     pe: Float[Tensor, "l d"]
@@ -56,10 +58,13 @@ class SinusoidalPositionalEmbedding(PositionTable):
         base: float = 10000.0,
         train_offset: str = "none",
         train_positions: str = "none",
+        scale: float = 1.0,
     ) -> None:
         super().__init__(max_context_length, d_model, train_offset, train_positions)
-        self.base = base
-        self.register_buffer("pe", sinusoidal_table(max_context_length, d_model, base), persistent=False)
+        if scale < 0:
+            raise ValueError(f"scale {scale} must not be negative")
+        self.base, self.scale = base, scale
+        self.register_buffer("pe", scale * sinusoidal_table(max_context_length, d_model, base), persistent=False)
 
     def rows(self) -> Float[Tensor, "l d"]:
         """The whole table, (L, D)."""
@@ -69,7 +74,8 @@ class SinusoidalPositionalEmbedding(PositionTable):
         """Rebuild the table with ``max_context_length`` rows if that is longer; the existing rows do not change."""
         if max_context_length > self.max_context_length:
             self.max_context_length = max_context_length
-            self.pe = sinusoidal_table(max_context_length, self.d_model, self.base).to(self.pe)
+            table = self.scale * sinusoidal_table(max_context_length, self.d_model, self.base)
+            self.pe = table.to(self.pe)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, base={self.base}"
+        return f"{super().extra_repr()}, base={self.base}, scale={self.scale}"

@@ -11,6 +11,7 @@ from poslab.errors import described
 from poslab.runs.checkpoint import run_folder_of
 from poslab.runs.folder import RunFolder
 from poslab.runs.hparams import config_text, hparams
+from poslab.runs.metrics import SIMILARITY
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, by_length
 from poslab.runs.resume import Start
@@ -24,7 +25,7 @@ IN_HPARAMS = (
     "val/exact_match",
     "train/loss",
     "parameters/total",
-    "neighbour_similarity/offset_1",
+    SIMILARITY,
 )
 
 Files = TypeVar("Files", bound="RunFiles")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 LOGGED = (
     "train/loss",
+    "train/loss_mean",
     "train/loss_epoch",
     "train/gradient_norm",
     "learning_rate",

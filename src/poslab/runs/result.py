@@ -28,6 +28,8 @@ class Result:
         batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
         out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.
+        start: before training: ``position_rms`` of the vectors that are added for positions, None if none are;
+            ``token_rms`` of the token vectors; and ``position_over_token``. Of a bundle: the means over its replicas.
         overrides: what was typed after ``train.py``.
         seed: of the run.
         wall_seconds: from the start of the job to its end; of a run that was stopped and went on, all its parts.
@@ -39,6 +41,7 @@ class Result:
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
+    start: Mapping[str, float | None] = field(default_factory=dict)
     batches_by_length: Mapping[str, int] = field(default_factory=dict)
     out_of_reach: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()

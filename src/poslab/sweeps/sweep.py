@@ -12,7 +12,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.build import build_task
+from poslab.build import build_positions, build_task
 from poslab.cli.explain import one_line
 from poslab.config.identity import job_key
 from poslab.config.overrides import override
@@ -54,6 +54,7 @@ class Sweep:
         self.folder = sweep_folder(config)
         self.jobs: dict[str, Job] = {}
         self.invalid: list[Job] = []
+        self._notes: set[str] = set()
         with open_dict(config):
             config.hydra.sweep.dir = str(self.folder)
 
@@ -100,17 +101,25 @@ class Sweep:
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
-            job.key = job_key(composed_job(self.config, self.launcher, self.loader, overrides))
+            composed = composed_job(self.config, self.launcher, self.loader, overrides)
         except ConfigError as error:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
             return job
+        job.key = job_key(composed)
+        self._note(build_positions(composed, build_task(composed)).note)
         # A folder that holds this job already keeps its name.
         known = sorted(folder.name for folder in self.folder.glob(f"*-{job.key}"))
         job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
         # A folder without a readable status was claimed and not finished.
         job.state = self.result(job).get("status") or ("interrupted" if known else "new")
         return job
+
+    def _note(self, note: str) -> None:
+        """Print what a person should know about some of the jobs, once."""
+        if note and note not in self._notes:
+            self._notes.add(note)
+            log.info("note   %s", note)
 
     def result(self, job: Job) -> dict[str, Any]:
         """What a job stored in ``result.json``; empty if it stored nothing or cannot be run."""

@@ -1,7 +1,7 @@
 """What a fit trains: N >= 1 models of one shape behind one interface, and the single model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,10 @@ class Learner(ABC):
     @random_states.setter
     @abstractmethod
     def random_states(self, states: Sequence[Tensor]) -> None: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters, each once, by their names in a single model."""
+        return self.module.named_parameters()
 
     @abstractmethod
     def begin(self) -> None:

@@ -16,6 +16,7 @@ from poslab.errors import DivergedError
 from poslab.evaluation.metrics import Score
 from poslab.model import LanguageModel
 from poslab.training import payload
+from poslab.training.decay import parameter_groups
 from poslab.training.learner import Learner
 from poslab.training.replicas import Replicas
 from poslab.training.schedule import LearningRateFactor
@@ -70,6 +71,8 @@ class TrainingModule(lightning.LightningModule):
         self.settings = dict(settings or {})
         self.epoch_losses: list[Tensor] = []
         """Of each step of this epoch so far: (N,)."""
+        self.window_losses: list[Tensor] = []
+        """Of each step since the last logged one: (N,)."""
         self.validation: dict[str, float] = {}
         """What the last validation found: the mean over the active replicas, by tag."""
         self._total_steps = total_steps
@@ -104,10 +107,9 @@ class TrainingModule(lightning.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         config = self.optimizer_config
         optimizer = ALGORITHMS[config.algorithm](
-            self.parameters(),
+            parameter_groups(self.learner.named_parameters(), self.learner.model_of(0), config),
             lr=config.lr,
             betas=(config.betas[0], config.betas[1]),
-            weight_decay=config.weight_decay,
             # One kernel for all parameters.
             fused=True,
         )
@@ -119,7 +121,9 @@ class TrainingModule(lightning.LightningModule):
     def training_step(self, batch: ReplicaBatch, batch_idx: int) -> None:
         """One update of every active replica."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        due = self.trainer.global_step % self.log_every_n_steps == 0
+        step = self.trainer.global_step
+        # The last step too, so that the curve reaches the end.
+        due = step % self.log_every_n_steps == 0 or step + 1 == self.total_steps
         self.replicas.count_batch(batch.seq_lens)
         losses = self.learner.losses(batch)
         logged = self._watch(losses.detach(), due)
@@ -139,10 +143,11 @@ class TrainingModule(lightning.LightningModule):
                     rate = float(optimizer.param_groups[0]["lr"])  # type: ignore[union-attr]
                     self._log(
                         {
-                            "train/loss": logged,
+                            **logged,
                             "train/gradient_norm": full(norms).tolist(),
                             "learning_rate": [rate] * len(self.replicas),
-                        }
+                        },
+                        step,
                     )
                 if self.gradient_clip_norm:
                     self.learner.clip(norms, self.gradient_clip_norm)
@@ -168,10 +173,14 @@ class TrainingModule(lightning.LightningModule):
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
+        step = self.trainer.global_step
+        if self.trainer.should_stop and self.window_losses:
+            # A callback has ended the training early, after a step that was not known to be the last.
+            self._log(self._logged_losses(self.window_losses[-1]), step - 1)
         means = self._over_ranks(torch.stack(self.epoch_losses).mean(0)).tolist()
         self.epoch_losses.clear()
         self._freeze("train/loss_epoch", means)
-        self._log({"train/loss_epoch": means})
+        self._log({"train/loss_epoch": means}, step)
 
     def validation_step(self, batch: ReplicaBatch, batch_idx: int) -> None:
         self._scores.append(self.learner.scores(batch))
@@ -181,7 +190,12 @@ class TrainingModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[payload.KEY] = payload.state_of(
-            self.settings, self.replicas, self.learner.random_states, self._losses_by_rank(), self.device
+            self.settings,
+            self.replicas,
+            self.learner.random_states,
+            self._by_rank(self.epoch_losses),
+            self._by_rank(self.window_losses),
+            self.device,
         )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -191,18 +205,30 @@ class TrainingModule(lightning.LightningModule):
             payload.check_shapes(checkpoint["state_dict"], self.state_dict())
         stored = checkpoint[payload.KEY]
         self.learner.random_states = payload.restore(stored, self.replicas, self.device)
-        by_rank = stored["epoch_losses"]
-        self.epoch_losses = [] if by_rank is None else [*by_rank[self.global_rank].to(self.device)]
+        self.epoch_losses, self.window_losses = (
+            [] if by_rank is None else [*by_rank[self.global_rank].to(self.device)]
+            for by_rank in (stored["epoch_losses"], stored["window_losses"])
+        )
 
-    def _watch(self, losses: Tensor, due: bool) -> list[float]:
-        """Keep the losses (N,) of a step and freeze what diverged; returns their means over the ranks if looked at."""
+    def _watch(self, losses: Tensor, due: bool) -> dict[str, list[float]]:
+        """Keep the losses (N,) of a step and freeze what diverged; returns what to log if the step is due."""
         self.epoch_losses.append(losses)
+        self.window_losses.append(losses)
+        if due:
+            return self._logged_losses(losses)
         # Reading a number from an accelerator waits for it, so there the check runs on the logging interval.
-        if not due and losses.device.type != "cpu":
-            return []
-        # Over all ranks, so that all of them stop here; the others would wait for one that stopped alone.
-        means: list[float] = self._over_ranks(losses).tolist()
-        self._freeze("train/loss", means)
+        if losses.device.type == "cpu":
+            # Over all ranks, so that all of them stop here; the others would wait for one that stopped alone.
+            self._freeze("train/loss", self._over_ranks(losses).tolist())
+        return {}
+
+    def _logged_losses(self, losses: Tensor) -> dict[str, list[float]]:
+        """The losses (N,) of a step and their means since the last logged step; the next window begins."""
+        values = {"train/loss": losses, "train/loss_mean": torch.stack(self.window_losses).mean(0)}
+        self.window_losses.clear()
+        means = {name: self._over_ranks(value).tolist() for name, value in values.items()}
+        for name, mean in means.items():
+            self._freeze(name, mean)
         return means
 
     def _report_validation(self) -> None:
@@ -212,7 +238,7 @@ class TrainingModule(lightning.LightningModule):
         by_replica = [Score(*(part[index] for part in total)).means() for index in range(len(self.replicas))]
         values = {f"val/{name}": [means[name] for means in by_replica] for name in by_replica[0]}
         self._freeze("val/loss", values["val/loss"])
-        self._log(values)
+        self._log(values, self.trainer.global_step)
         active = self.replicas.active()
         self.validation = {
             name: sum(column[index] for index in active) / len(active) for name, column in values.items()
@@ -226,11 +252,11 @@ class TrainingModule(lightning.LightningModule):
         assert isinstance(mean, Tensor)
         return mean
 
-    def _losses_by_rank(self) -> Tensor | None:
-        """The losses of this epoch so far (ranks, steps, N); None where there are none."""
-        if not self.epoch_losses:
+    def _by_rank(self, losses: list[Tensor]) -> Tensor | None:
+        """The losses (N,) of several steps on every rank (ranks, steps, N); None where there are none."""
+        if not losses:
             return None
-        own = torch.stack(self.epoch_losses)
+        own = torch.stack(losses)
         by_rank = self.all_gather(own) if self.trainer.world_size > 1 else own[None]
         assert isinstance(by_rank, Tensor)
         return by_rank.cpu()
@@ -255,10 +281,10 @@ class TrainingModule(lightning.LightningModule):
             n = len(self.replicas)
             raise DivergedError(last if n == 1 else f"all {n} replicas have diverged, the last one so: {last}")
 
-    def _log(self, values: Mapping[str, Sequence[float]]) -> None:
+    def _log(self, values: Mapping[str, Sequence[float]], step: int) -> None:
         """Log one value of each replica under each name."""
         if self.trainer.is_global_zero:
-            self.replicas.log(values, self.trainer.global_step)
+            self.replicas.log(values, step)
 
 
 def log_scalars(trainer: lightning.Trainer, values: Mapping[str, float], loggers: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from poslab.model import LanguageModel
 from poslab.training.replicas import Replicas
 
 KEY = "poslab"
-FORMAT = 2
+FORMAT = 3
 
 
 def state_of(
@@ -22,6 +22,7 @@ def state_of(
     replicas: Replicas,
     random_states: Sequence[Tensor],
     epoch_losses: Float[Tensor, "ranks steps n"] | None,
+    window_losses: Float[Tensor, "ranks window n"] | None,
     device: torch.device,
 ) -> dict[str, Any]:
     """The state of a training beside its weights, in plain values: a checkpoint has to load with ``weights_only``.
@@ -31,12 +32,14 @@ def state_of(
         replicas: of the run.
         random_states: torch's random state of each replica.
         epoch_losses: of the steps of this epoch so far.
+        window_losses: of the steps since the last logged one.
         device: of the models.
     """
     return {
         "format": FORMAT,
         "settings": dict(settings),
         "epoch_losses": epoch_losses,
+        "window_losses": window_losses,
         # What a GPU draws its dropout from; a CPU draws from torch's own state.
         "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "replicas": [
@@ -44,6 +47,7 @@ def state_of(
                 "random_state": state,
                 "batches_by_seq_len": dict(replica.batches_by_seq_len),
                 "diverged": replica.diverged,
+                "start": dict(replica.start),
             }
             for replica, state in zip(replicas, random_states, strict=True)
         ],
@@ -57,6 +61,8 @@ def restore(stored: Mapping[str, Any], replicas: Replicas, device: torch.device)
     for replica, one in zip(replicas, stored["replicas"], strict=True):
         replica.batches_by_seq_len = Counter(one["batches_by_seq_len"])
         replica.diverged = one["diverged"]
+        # Older checkpoints have none; then it stays what the models of this process started from.
+        replica.start = one.get("start") or replica.start
     return [one["random_state"] for one in stored["replicas"]]
 
 
@@ -73,14 +79,21 @@ def check_shapes(there: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> Non
 
 
 def translate(checkpoint: dict[str, Any]) -> None:
-    """Turn a checkpoint of format 1 into one of the present format, in place.
+    """Turn a checkpoint of an older format into one of the present format, in place.
 
     Format 1 had one layout for a single model and another for ``seeds=N``, and counted updates as Lightning's automatic
-    optimisation does.
+    optimisation does. Format 2 had no losses since the last logged step: the first mean after a resume is that of the
+    steps after the checkpoint.
     """
+    if checkpoint[KEY]["format"] == 1:
+        _translate_first(checkpoint)
+    if checkpoint[KEY]["format"] == 2:
+        checkpoint[KEY] |= {"format": 3, "window_losses": None}
+
+
+def _translate_first(checkpoint: dict[str, Any]) -> None:
+    """Turn a checkpoint of format 1 into one of format 2, in place."""
     stored = checkpoint[KEY]
-    if stored["format"] == FORMAT:
-        return
     if "copies" in stored:
         replicas, losses = stored["copies"], stored.get("epoch_losses")
         weights = checkpoint["state_dict"]
@@ -91,7 +104,7 @@ def translate(checkpoint: dict[str, Any]) -> None:
         # (ranks, steps) -> (ranks, steps, 1)
         losses = None if losses is None else losses.unsqueeze(-1)
     checkpoint[KEY] = {
-        "format": FORMAT,
+        "format": 2,
         "settings": stored.get("settings", {}),
         "epoch_losses": losses,
         "device_random_state": stored.get("device_random_state"),

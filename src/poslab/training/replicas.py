@@ -15,10 +15,12 @@ class Replica(RunFiles):
     Attributes:
         diverged: which loss was NaN or infinite, and when; None for an active replica.
         batches_by_seq_len: batches trained on so far, by the tokens T of their rows.
+        start: how large its vectors were before training, see `poslab.model.start.start_scales`.
     """
 
     diverged: str | None = None
     batches_by_seq_len: Counter[int] = field(default_factory=Counter)
+    start: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:

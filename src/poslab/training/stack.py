@@ -127,6 +127,9 @@ class StackLearner(Learner):
     def random_states(self, states: Sequence[Tensor]) -> None:
         self.module.random_states = list(states)
 
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.module.stacked.named_parameters()
+
     def begin(self) -> None:
         """Nothing: the stack keeps each replica's random state itself."""
 

@@ -1,0 +1,29 @@
+"""What a person is told before jobs that can run, but show less than they seem to."""
+
+from pathlib import Path
+
+import pytest
+
+from support.commands import typed
+
+QUICK = ("trainer=cpu", "trainer.max_steps=1", "data.val_examples=8", "diagnostics=none", "logger=none")
+NOTE = "note   pos=alibi with model.n_heads=1 is nearly pos=none: its only slope is 2^-8; use more heads"
+
+
+def test_a_run_says_it_before_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(tmp_path, "pos=alibi", "model.n_heads=1", *QUICK) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count(NOTE) == 1
+    assert lines.index(NOTE) < next(index for index, line in enumerate(lines) if line.startswith("epoch "))
+
+
+def test_a_run_of_several_heads_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(tmp_path, "pos=alibi", *QUICK) is None
+    assert "note  " not in capsys.readouterr().out
+
+
+def test_a_sweep_says_it_once_however_many_jobs_it_is_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(tmp_path, "-m", "pos=alibi,learned", "model.n_heads=1,4", "seed=1,2", *QUICK) is None
+    said = capsys.readouterr().out
+    assert said.count("note  ") == 1
+    assert said.index(NOTE) < said.index("sweep  ") < said.index("run    ")
