@@ -69,6 +69,7 @@ def test_every_entry_of_the_table_is_a_setting() -> None:
 def test_what_is_not_in_the_table_decides_the_result() -> None:
     settings = flat(asdict(job("diagnostics=none")))
     assert {key for key in settings if role_of(key) is Role.RESULT} <= set(identity(asdict(job()))) | {
+        "data.holdout",
         "deterministic",
         "trainer.num_nodes",
     }
@@ -92,10 +93,10 @@ def test_a_part_s_role_is_that_of_its_settings(key: str, role: Role) -> None:
 
 
 def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
-    for key in ("seeds", "deterministic", "trainer.num_nodes"):
+    for key in ("seeds", "deterministic", "trainer.num_nodes", "data.holdout"):
         assert key not in identity(asdict(job()))
-    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}})
-    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2}
+    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}, "data": {"holdout": 0.1}})
+    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2, "data.holdout": 0.1}
 
 
 def test_a_checkpoint_s_settings_of_the_model_are_whole() -> None:
