@@ -30,7 +30,8 @@ class EpochLines(Callback):
         self.table.save()
         last = self.table.last()
         log.info(
-            "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, accuracy %.1f %%, exact match %.1f %%",
+            "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, next-token accuracy %.1f %%, "
+            "exact match %.1f %%",
             trainer.current_epoch + 1,
             trainer.global_step,
             pl_module.total_steps,
@@ -58,10 +59,11 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     for name in ("val/loss", "train/loss"):
         if name in metrics:
             table.add_row(name, f"{metrics[f'start/{name}']:.4f} -> {metrics[name]:.4f}")
-    for name in ("val/accuracy", "val/exact_match"):
+    for name, of in (("val/accuracy", " (next token)"), ("val/exact_match", "")):
         if name in metrics:
-            table.add_row(name, f"{metrics[name]:.1%}")
-    curve = by_length(metrics).get("exact_match", {})
+            table.add_row(name, f"{metrics[name]:.1%}{of}")
+    curves = by_length(metrics)
+    curve = curves.get("exact_match", {})
     if curve:
         unreached = sorted(
             int(name.removeprefix("length/")) for name in result.out_of_reach if name.startswith("length/")
@@ -70,6 +72,8 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         table.add_row(
             "exact match at length", ", ".join([*texts, *(f"{length}: out of reach" for length in unreached)])
         )
+    if free := curves.get("free_accuracy"):
+        table.add_row("free-running accuracy", ", ".join(f"{length}: {share:.1%}" for length, share in free.items()))
     if "copies/completed" in metrics:
         table.add_row("copies", f"{metrics['copies/completed']:.0f} completed; numbers above are means")
     if result.parameters:
