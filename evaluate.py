@@ -58,8 +58,7 @@ def main(values: dict[str, Any]) -> None:
 
     metrics = {f"val/{name}": value for name, value in own.items()}
     for at in lengths:
-        if at.accuracy is not None and at.exact_match is not None:
-            metrics |= {f"length/{at.length}/accuracy": at.accuracy, f"length/{at.length}/exact_match": at.exact_match}
+        metrics |= {f"length/{at.length}/{score}": value for score, value in at.scores().items()}
     found = {
         "run": str(folder),
         "checkpoint": str(checkpoint),
@@ -75,19 +74,24 @@ def main(values: dict[str, Any]) -> None:
 
 
 def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength]") -> str:
-    """The scores as a text table, one row for the validation set and one per length."""
+    """The scores as a text table, one row for the validation set and one per length.
+
+    Accuracy is given twice: of the next token, after the true tokens before it, and past the training lengths also
+    free-running, after the model's own predictions.
+    """
     lines = [
         f"run       {found['run']}, checkpoint {Path(found['checkpoint']).stem}, step {found['step']}",
         f"examples  {found['examples']} a row, seed {found['seed']}",
-        f"{'set':<12}{'loss':>9}{'accuracy':>11}{'exact match':>13}",
-        f"{'validation':<12}{own['loss']:>9.4f}{own['accuracy']:>11.1%}{own['exact_match']:>13.1%}",
+        f"{'set':<12}{'loss':>9}{'next token':>12}{'exact match':>13}{'free-running':>14}",
+        f"{'validation':<12}{own['loss']:>9.4f}{own['accuracy']:>12.1%}{own['exact_match']:>13.1%}",
     ]
     for at in lengths:
         name = f"{f'length {at.length}':<12}{'-':>9}"
-        out_of_reach = f"  out of reach: {at.out_of_reach}"
-        lines.append(
-            name + (out_of_reach if at.accuracy is None else f"{at.accuracy:>11.1%}{at.exact_match or 0:>13.1%}")
-        )
+        if at.accuracy is None:
+            lines.append(f"{name}  out of reach: {at.out_of_reach}")
+            continue
+        free = "" if at.free_accuracy is None else f"{at.free_accuracy:>14.1%}"
+        lines.append(f"{name}{at.accuracy:>12.1%}{at.exact_match or 0:>13.1%}{free}")
     return "\n".join(lines) + "\n"
 
 

@@ -71,10 +71,7 @@ def training_parts(sizes: Sizes) -> list[Part]:
 def validation_parts(sizes: Sizes) -> list[Part]:
     """The parts of the validation data, in the memory of the machine."""
     row, tokens = 2 * TOKEN_BYTES * sizes.seq_len, f"{sizes.seq_len} tokens each"
-    return [
-        Part("a validation batch", sizes.val_batch_size * row, f"data.val_batch_size={sizes.val_batch_size}, {tokens}"),
-        Part("the validation set", sizes.val_examples * row, f"data.val_examples={sizes.val_examples}, {tokens}"),
-    ]
+    return [Part("the validation set", sizes.val_examples * row, f"data.val_examples={sizes.val_examples}, {tokens}")]
 
 
 def require(parts: Sequence[Part], available: float, replicas: int = 1) -> None:

@@ -81,6 +81,7 @@ def test_every_entry_of_the_table_is_a_setting() -> None:
 def test_what_is_not_in_the_table_decides_the_result() -> None:
     settings = flat(asdict(job("diagnostics=none")))
     assert {key for key in settings if role_of(key) is Role.RESULT} <= set(identity(asdict(job()))) | {
+        "data.holdout",
         "deterministic",
         "trainer.num_nodes",
         "optimizer.weight_decay_on",
@@ -105,10 +106,24 @@ def test_a_part_s_role_is_that_of_its_settings(key: str, role: Role) -> None:
 
 
 def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
-    for key in ("seeds", "deterministic", "trainer.num_nodes", "optimizer.weight_decay_on", "pos.scale"):
+    for key in (
+        "seeds",
+        "deterministic",
+        "trainer.num_nodes",
+        "data.holdout",
+        "optimizer.weight_decay_on",
+        "pos.scale",
+    ):
         assert key not in identity(asdict(job("pos=sinusoidal")))
-    changed = identity({"seeds": 2, "deterministic": True, "trainer": {"num_nodes": 2}, "pos": {"scale": 0.5}})
-    assert changed == {"seeds": 2, "deterministic": True, "trainer.num_nodes": 2, "pos.scale": 0.5}
+    parts = {"trainer": {"num_nodes": 2}, "pos": {"scale": 0.5}, "data": {"holdout": 0.1}}
+    changed = identity({"seeds": 2, "deterministic": True, **parts})
+    assert changed == {
+        "seeds": 2,
+        "deterministic": True,
+        "trainer.num_nodes": 2,
+        "pos.scale": 0.5,
+        "data.holdout": 0.1,
+    }
     # A number that is typed without a point is the same number.
     assert identity({"pos": {"scale": 1}}) == {}
 

@@ -89,9 +89,9 @@ def test_a_run_that_goes_on_meets_the_batches_it_would_have_met():
 def test_seeds_splits_and_steps_give_different_batches():
     seen = {
         stream(seed, split).batch(step).tokens.numpy().tobytes()
-        for seed, split, step in itertools.product(range(4), ("train", "val"), (0, 1, 2, 3, 8, 256, 10**6))
+        for seed, split, step in itertools.product(range(4), ("train", "val", "test"), (0, 1, 2, 3, 8, 256, 10**6))
     }
-    assert len(seen) == 4 * 2 * 7
+    assert len(seen) == 4 * 3 * 7
 
 
 def test_batches_are_the_same_for_any_number_of_workers():
@@ -130,13 +130,27 @@ def test_the_ranks_rows_together_are_the_whole_batch(world_size: int, step: int)
 @some
 @given(n_examples=st.integers(1, 40), batch_size=st.integers(1, 16))
 def test_the_validation_set_has_exactly_its_examples(n_examples: int, batch_size: int):
-    source = BatchStream(TASK, 3, "val", batch_size, TASK.vocab_size)
     batches = list(make(val_examples=n_examples, val_batch_size=batch_size).val_dataloader())
     assert sum(batch.tokens.shape[1] for batch in batches) == n_examples
     assert all(1 <= batch.tokens.shape[1] == batch.targets.shape[1] <= batch_size for batch in batches)
-    for step, batch in enumerate(batches):
-        whole = source.batch(step)
-        assert same(batch, TensorBatch(*(part[: batch.tokens.shape[1]] for part in whole)))
+    block = BatchStream(TASK, 3, "val", 256, TASK.vocab_size).batch(0)
+    joined = TensorBatch(*(torch.cat([batch[index][0] for batch in batches]) for index in range(2)))
+    assert same(joined, TensorBatch(*(part[:n_examples] for part in block)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 256, 1000])
+def test_validation_rows_do_not_depend_on_their_batch_size(batch_size: int):
+    """Of each length its share of the rows, in blocks of 256 that are numbered through."""
+    task = CopyTask(n_symbols=20, length=4, min_length=3)
+    sizes = config(val_examples=701, val_batch_size=batch_size)
+    batches = SeedData(task, sizes, 3, task.vocab_size).validation.batches
+    blocks = BatchStream(task, 3, "val", 256, task.vocab_size)
+    for length, n_rows, steps in ((3, 351, (0, 1)), (4, 350, (2, 3))):
+        wanted = torch.cat([blocks.batch(step, length).tokens for step in steps])[:n_rows]
+        of_length = [batch.tokens for batch in batches if batch.tokens.shape[1] == 2 * length]
+        assert torch.cat(of_length).equal(wanted)
+        assert [len(tokens) for tokens in of_length[:-1]] == [batch_size] * (len(of_length) - 1)
+        assert len(of_length[-1]) <= batch_size
 
 
 @pytest.mark.parametrize(("seq_len", "n_examples"), [(1, 512), (48, 512), (49, 501), (256, 96), (4096, 64)])

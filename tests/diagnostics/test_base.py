@@ -214,7 +214,7 @@ def test_numbers_and_weights_are_the_same_with_diagnostics_on_off_or_broken(
 
     monkeypatch.setattr(HeadMaps, "look", fail)
     runs.append(train(tmp_path / "broken", *overrides, "diagnostics=[heads]"))
-    groups = ("neighbour_similarity/", "parameters/", "embedding_gradient/", "head_roles/", "head_ablation/")
+    groups = ("neighbour_similarity/", "parameters/", "embedding_gradient/", "head_roles/", "head_ablation")
     tables = [numbers(folder, *groups) for folder in runs]
     assert tables[0] == tables[1] == tables[2]
     assert len(tables[0]) == 7

@@ -63,7 +63,11 @@ def test_ablation_takes_an_equal_share_of_every_length_and_all_if_there_are_no_m
     data = some_data(CopyTask(64, 6, min_length=4), 24)
     whole = scalars(findings(HeadAblation(examples=500), model, data))
     costs = head_ablation(model, data.validation.batches)
-    assert whole == pytest.approx({f"head_ablation/layer_0/head_{head}": costs[0][head] for head in range(4)})
+    by_mean = head_ablation(model, data.validation.batches, by_mean=True)
+    wanted = {f"head_ablation/layer_0/head_{head}": costs[0][head] for head in range(4)}
+    wanted |= {f"head_ablation_mean/layer_0/head_{head}": by_mean[0][head] for head in range(4)}
+    assert whole == pytest.approx(wanted)
+    assert costs != by_mean
     few = HeadAblation(examples=6)
     findings(few, model, data)
     assert sorted(len(tokens) for tokens, _ in few._batches) == [2, 2, 2]
@@ -109,6 +113,39 @@ def test_the_summary_names_every_head_and_can_be_read(n_layers: int, n_heads: in
     assert_readable(figure)
 
 
+def test_the_summary_shows_the_value_of_the_same_role_before_training() -> None:
+    values = [[{role: 0.1 * (index + 1) for index, role in enumerate(ROLES)} | {"copy": 0.9}]]
+    start = [[{role: 0.01 * (index + 1) for index, role in enumerate(ROLES)}]]
+    (cell,) = [text for text in texts(draw_roles(values, 16, 9, {}, start)) if "\n" in text]
+    assert cell == "copy\n0.90 (0.05)"
+    mixed = [[dict.fromkeys(ROLES, 0.2) | {"self": 0.3}]]
+    (cell,) = [text for text in texts(draw_roles(mixed, 16, 9, {}, start)) if "\n" in text]
+    assert cell == "mixed\n0.30 (0.03) self"
+    longest = [[dict.fromkeys(ROLES, 0.2) | {"previous_token": 0.3}] * 16] * 2
+    assert_readable(draw_roles(longest, 16, 9, {9: [[-0.001] * 16] * 2}, longest))
+
+
+def test_the_roles_before_training_are_kept_in_checkpoints() -> None:
+    model, data = TinyAttentionLM(65, 32, 4, 12), some_data()
+    before, after = HeadRoles(), HeadRoles()
+    before._last_look = 0
+    first = scalars(findings(before, model, data))
+    with torch.no_grad():
+        model.attention.qkv_proj.weight.mul_(20)
+    after.load_state_dict(before.state_dict())
+    for diagnostic in (before, after):
+        diagnostic._last_look = 9
+        (picture,) = [one for one in findings(diagnostic, model, data) if isinstance(one, Picture)]
+        start = picture.draw.args[4]  # type: ignore[attr-defined]
+        assert {
+            f"head_roles/layer_0/head_{head}/{role}": start[0][head][role] for head in range(4) for role in ROLES
+        } == first
+    old = HeadRoles().state_dict()
+    del old["start"]
+    after.load_state_dict(old)
+    assert after.state_dict()["start"] is None
+
+
 def last(folder: Path, group: str) -> dict[str, float]:
     """The last row's numbers of a group."""
     with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
@@ -123,9 +160,10 @@ def test_every_tag_is_there_and_the_summary_has_the_costs_of_its_own_step(
     drawn: list[tuple[int, list[int]]] = []
     real = draw_roles
 
-    def watch(roles: Any, n_sequences: int, step: int, costs: Any) -> Any:
+    def watch(roles: Any, n_sequences: int, step: int, costs: Any, start: Any) -> Any:
         drawn.append((step, list(costs)))
-        return real(roles, n_sequences, step, costs)
+        assert (start is None) == (step == 0)
+        return real(roles, n_sequences, step, costs, start)
 
     monkeypatch.setattr("poslab.diagnostics.head_roles.draw_roles", watch)
     monkeypatch.setattr("poslab.experiment.trainer.Gallery", partial(Gallery, in_background=False))
@@ -136,7 +174,8 @@ def test_every_tag_is_there_and_the_summary_has_the_costs_of_its_own_step(
     events = read(folder)
     for layer in range(3):
         for head in range(4):
-            assert steps(events, f"head_ablation/layer_{layer}/head_{head}") == [0, 6, 9]
+            for group in ("head_ablation", "head_ablation_mean"):
+                assert steps(events, f"{group}/layer_{layer}/head_{head}") == [0, 6, 9]
             for role in ROLES:
                 assert steps(events, f"head_roles/layer_{layer}/head_{head}/{role}") == [0, 3, 6, 9]
     assert steps(events, "head_roles/summary") == [0, 3, 6, 9]

@@ -67,11 +67,12 @@ def test_every_length_is_scored_at_the_end_and_written_everywhere(finished_runs:
     wanted = at_lengths(model, SeedData(task, job.data, job.seed, task.vocab_size), ASKED, 512)
     events = read(folder)
     for at in wanted:
-        for score in ("accuracy", "exact_match"):
+        for score in ("accuracy", "exact_match", *(("free_accuracy",) if at.length > 5 else ())):
             name = f"length/{at.length}/{score}"
             assert result(folder)["metrics"][name] == getattr(at, score)
             assert rows(folder, name) == {9: getattr(at, score)}
             assert steps(events, name) == [9]
+    assert "length/5/free_accuracy" not in result(folder)["metrics"], "not past the training length"
     assert max(at.accuracy for at in wanted) > 0, "or there is nothing to see here"
     assert result(folder)["out_of_reach"] == {}
     assert steps(events, "length/curve") == [9]
@@ -82,9 +83,9 @@ def test_the_curve_s_step_is_the_length_in_the_dashboard_and_nowhere_else(finish
     folder = finished_runs(*RANGE, "pos=alibi")
     events = read(folder)
     for score, curve in lengths_in(folder).items():
-        assert steps(events, f"length_curve/{score}") == list(ASKED)
+        assert steps(events, f"length_curve/{score}") == list(ASKED if score != "free_accuracy" else ASKED[1:])
         assert values(events, f"length_curve/{score}") == pytest.approx(list(curve.values()))
-    assert set(lengths_in(folder)) == {"accuracy", "exact_match"}
+    assert set(lengths_in(folder)) == {"accuracy", "exact_match", "free_accuracy"}
     text = (folder / "metrics.csv").read_text()
     assert "length_curve" not in text
     assert [int(line.split(",")[0]) for line in text.splitlines()[1:]] == list(range(10))
@@ -213,11 +214,15 @@ def test_options_that_make_no_sense_are_refused(option: str, message: str) -> No
 
 
 def test_the_curve_shows_scores_the_training_range_and_what_is_missing() -> None:
-    found = [AtLength(4, 0.9, 0.5, None), AtLength(6, 0.4, 0.0, None), AtLength(9, None, None, "the table ends at 14")]
+    found = [
+        AtLength(4, 0.9, 0.5, None),
+        AtLength(6, 0.4, 0.0, None, 0.25),
+        AtLength(9, None, None, "the table ends at 14"),
+    ]
     figure = draw_lengths(found, 2, 4)
     (axes,) = figure.axes
     lines = [line.get_xydata().tolist() for line in axes.lines]
-    assert lines == [[[4, 0.9], [6, 0.4]], [[4, 0.5], [6, 0.0]], [[9, 0.0]]]
+    assert lines == [[[4, 0.9], [6, 0.4]], [[4, 0.5], [6, 0.0]], [[6, 0.25]], [[9, 0.0]]]
     (shade,) = axes.patches
     assert shade.get_x() < 2
     assert 4 < shade.get_x() + shade.get_width() < 6

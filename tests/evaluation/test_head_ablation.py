@@ -38,6 +38,51 @@ def test_ablation_is_the_loss_with_zeroed_columns_minus_the_whole(model: Languag
     assert validation_loss(model, data) == whole
 
 
+def test_a_constant_head_that_a_bias_cancels_is_needed_by_zero_and_not_by_mean() -> None:
+    """Head 1 writes the same vector at every position, and the bias of ``out_proj`` takes it away again."""
+    torch.manual_seed(0)
+    model = TinyAttentionLM(65, 8, 2, 12).eval()
+    attention, data = model.attention, some_data()
+    with torch.no_grad():
+        columns = slice(4, 8)
+        # Values of head 1: 30 everywhere, whatever the weights are.
+        attention.qkv_proj.weight[16:][columns] = 0
+        attention.qkv_proj.bias[16:][columns] = 30
+        attention.out_proj.bias.copy_(-30 * attention.out_proj.weight[:, columns].sum(1))
+        model.head.weight.mul_(4)
+        model.token_embedding.embedding.weight.mul_(50)
+    by_zero, by_mean = (head_ablation(model, data.validation.batches, way)[0] for way in (False, True))
+    assert by_zero[1] > 5
+    assert by_mean[1] == pytest.approx(0, abs=1e-4)
+    assert abs(by_mean[0]) > 1e-4, "the other head depends on the tokens"
+
+
+@pytest.mark.parametrize("model", models(), ids=["four-heads", "one-head", "three-layers"])
+def test_ablation_by_the_mean_is_the_loss_with_the_mean_in_the_bias(model: LanguageModel) -> None:
+    """Zeroed columns of ``out_proj`` and the mean output, by the weights and by hand, added to its bias."""
+    model.eval()
+    data = some_data(n=40)
+    assert len(data.validation.batches) == 3, "one mean over all batches"
+    whole = validation_loss(model, data)
+    found = head_ablation(model, data.validation.batches, by_mean=True)
+    for index, (attention, costs) in enumerate(zip(model.attention_layers(), found, strict=True)):
+        outputs: list[torch.Tensor] = []
+        handle = attention.out_proj.register_forward_pre_hook(lambda _, inputs, kept=outputs: kept.append(inputs[0]))
+        with torch.no_grad():
+            model(torch.cat([batch.tokens for batch in data.validation.batches]))
+        handle.remove()
+        mean = outputs[0].flatten(0, 1).mean(0)
+        kept = {name: value.detach().clone() for name, value in attention.out_proj.state_dict().items()}
+        for head, cost in enumerate(costs):
+            columns = slice(head * attention.d_head, (head + 1) * attention.d_head)
+            with torch.no_grad():
+                attention.out_proj.bias += kept["weight"][:, columns] @ mean[columns]
+                attention.out_proj.weight[:, columns] = 0
+                wanted = validation_loss(model, data) - whole
+                attention.out_proj.load_state_dict(kept)
+            assert cost == pytest.approx(wanted, abs=1e-5), (index, head)
+
+
 def state_of(model: LanguageModel) -> tuple[Any, ...]:
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     hooks = [(name, len(module._forward_pre_hooks)) for name, module in model.named_modules()]
@@ -71,6 +116,7 @@ def test_a_model_is_left_bit_for_bit_as_it_was(fails: bool, monkeypatch: pytest.
         monkeypatch.undo()
     else:
         head_ablation(model, some_data().validation.batches)
+        head_ablation(model, some_data().validation.batches, by_mean=True)
     assert_same(before, state_of(model))
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from poslab.config.schema import DataConfig
 from poslab.data.module import SeedData
+from poslab.evaluation.generation import generate
 from poslab.evaluation.lengths import AtLength, at_lengths
 from poslab.evaluation.metrics import score
 from poslab.model import LanguageModel, TinyAttentionLM
@@ -49,6 +50,16 @@ class Solver(LanguageModel):
         assert not self.training
         assert not torch.is_grad_enabled()
         self.asked.append(ids)
+        return self.answered(ids)
+
+    def new_cache(self) -> list[Tensor]:
+        return []
+
+    def read(self, ids: Tensor, cache: list[Tensor]) -> Tensor:
+        cache.append(ids)
+        return self.answered(torch.cat(cache, dim=1))
+
+    def answered(self, ids: Tensor) -> Tensor:
         answers = torch.from_numpy(np.stack([self.task.deduce(row) for row in ids.numpy()])).clamp(min=0)
         if ids.shape[1] > self.task.seq_len_at(self.known):
             answers[::2, -1] = (answers[::2, -1] + 1) % self.task.n_symbols
@@ -59,8 +70,10 @@ def test_a_model_that_is_right_up_to_a_length_scores_so():
     """Of 11 rows in batches of 6 and 5, rows 0, 2, 4 of each are wrong in one of their symbols."""
     task = CopyTask(n_symbols=20, length=4)
     found = at_lengths(Solver(task, known=5), make(task), [4, 5, 6, 10], n_examples=11)
-    assert found[:2] == [AtLength(4, 1.0, 1.0, None), AtLength(5, 1.0, 1.0, None)]
-    for at, length in zip(found[2:], (6, 10), strict=True):
+    assert found[:2] == [AtLength(4, 1.0, 1.0, None), AtLength(5, 1.0, 1.0, None, 1.0)]
+    # Asked token by token, it is wrong wherever it has read more than the ten tokens of length 5.
+    for at, length, wrong in zip(found[2:], (6, 10), (2, 10), strict=True):
+        assert at.free_accuracy == pytest.approx(1 - 6 * wrong / (11 * length))
         assert at.exact_match == pytest.approx(5 / 11)
         assert at.accuracy == pytest.approx(1 - 6 / (11 * length))
 
@@ -94,7 +107,7 @@ def test_a_length_beyond_the_table_is_out_of_reach_and_the_others_are_scored():
 def test_a_length_that_the_task_does_not_have_is_out_of_reach():
     task = CopyTask(n_symbols=5, length=4, distinct=True)
     far, near, none = at_lengths(Solver(task, known=9), make(task), [6, 5, 0], n_examples=8)
-    assert near == AtLength(5, 1.0, 1.0, None)
+    assert near == AtLength(5, 1.0, 1.0, None, 1.0)
     assert "only 5" in far.out_of_reach
     assert "\n" not in far.out_of_reach
     assert none.out_of_reach is not None
@@ -117,7 +130,10 @@ def test_a_longer_copy_is_scored_and_the_model_stays_as_it_was():
     tokens, targets = zip(*make(task).examples(8, [9]).batches, strict=True)
     with torch.no_grad():
         expected = score(longer.eval()(torch.cat(tokens)), torch.cat(targets)).means()
-    assert at == AtLength(9, pytest.approx(expected["accuracy"]), pytest.approx(expected["exact_match"]), None)
+    written = torch.stack([*generate(longer, torch.cat(tokens)[:, :10], 9)], dim=1)
+    free = float((written == torch.cat(targets)[:, 9:]).float().mean())
+    wanted = AtLength(9, pytest.approx(expected["accuracy"]), pytest.approx(expected["exact_match"]), None, free)
+    assert at == wanted._replace(free_accuracy=pytest.approx(free))
 
 
 def test_the_random_state_is_not_touched():

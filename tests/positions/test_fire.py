@@ -70,6 +70,15 @@ def test_fire_learns_c_and_the_threshold() -> None:
     torch.testing.assert_close(scheme.bias(20, 20).tril(), fire_by_hand(scheme, 20, 0.25, 12.0))
 
 
+def test_the_bias_is_fp32_under_autocast() -> None:
+    scheme = FIRE(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        bias = scheme.bias(40, 40)
+    assert bias.dtype == torch.float32
+    torch.testing.assert_close(bias, scheme.bias(40, 40), rtol=0, atol=0)
+    torch.testing.assert_close(bias.tril(), fire_by_hand(scheme, 40, 0.1, 64.0))
+
+
 @pytest.mark.parametrize("name", ["c", "threshold_factor"])
 def test_fire_stays_finite_where_c_or_the_threshold_is_zero(name: str) -> None:
     scheme = FIRE(2)

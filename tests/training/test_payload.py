@@ -10,7 +10,7 @@ import torch
 
 from poslab.trained import load
 from poslab.training.payload import translate
-from support.runs import train
+from support.runs import read_json, train
 
 OLD = Path(__file__).with_name("format1")
 # Both were stopped after 9 updates, in the second epoch of six.
@@ -46,9 +46,15 @@ def test_a_run_stopped_within_an_epoch_resumes_as_if_it_had_not_been_stopped(nam
         # Newer than these runs; with every step logged it is the loss itself.
         mean = row.pop("train/loss_mean")
         assert mean == (row["train/loss"] if int(row["step"]) >= 9 else "")
-        assert {key for key in row if row[key]} == {key for key in other if other[key]}
+        # At the end, the present version also scores the best weights on a test set.
+        added = {"test/loss", "test/accuracy", "test/exact_match"} if row["step"] == "18" else set()
+        assert {key for key in row if row[key]} == {key for key in other if other[key]} | added
         for key in (key for key in other if other[key]):
             assert float(row[key]) == pytest.approx(float(other[key]), rel=2e-5, abs=1e-7), (row["step"], key)
+
+    replica = folder if name == "single" else folder / "copies/seed1"
+    validation = read_json(replica / "result.json")["validation"]
+    assert (validation["rows"], validation["seen_in_training"]) == (10, 0), "of the batches before the resume as well"
 
 
 @pytest.mark.parametrize("path", ["single", "bundle/copies/seed1"])

@@ -163,7 +163,9 @@ def test_a_task_whose_rows_do_not_is_refused_on_several_devices() -> None:
     task: Task = Uneven()  # type: ignore[assignment]
     streams = [BatchStream(task, 0, "train", 4, 5)]
     ReplicaStream(streams)[0]
-    with pytest.raises(ValueError, match=r"Uneven made a batch whose rows count unlike many targets, 3 to 6 a rank"):
+    with pytest.raises(
+        ValueError, match=r"Uneven made a batch whose rows have different numbers of targets, 3 to 6 a rank"
+    ):
         ReplicaStream(streams, rank=1, world_size=2)[0]
 
 

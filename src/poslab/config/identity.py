@@ -56,6 +56,7 @@ SETTINGS = {
     "logger": Setting(Role.OUTPUT),
     "compile": Setting(Role.EXECUTION),
     "data.num_workers": Setting(Role.EXECUTION),
+    "data.holdout": Setting(Role.RESULT, before=None),
     "trainer.checkpoint_every_minutes": Setting(Role.EXECUTION),
     "trainer.checkpoint_every_n_steps": Setting(Role.EXECUTION),
     "trainer.progress_bar": Setting(Role.EXECUTION),

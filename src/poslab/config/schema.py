@@ -34,8 +34,11 @@ class DataConfig:
     val_examples: int | None
     val_batch_size: int
     num_workers: int
+    holdout: float | None = None
 
     def __post_init__(self) -> None:
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise ConfigError(f"data.holdout={self.holdout} must be a share between 0 and 1, or null")
         at_least(1, self, "data.", "batch_size", "steps_per_epoch", "val_examples", "val_batch_size")
         at_least(0, self, "data.", "num_workers")
         at_most(MOST_PROCESSES, self, "data.", "num_workers")

@@ -1,1 +1,1 @@
-"""Batches for training and validation, addressed by (seed, split, step)."""
+"""Batches for training, validation and test, each identified by (seed, split, step)."""

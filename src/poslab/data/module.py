@@ -1,4 +1,4 @@
-"""The batches of one seed, and the Lightning data module that puts those of several seeds side by side."""
+"""The data of one seed, and the Lightning data module that stacks the batches of several seeds."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from poslab.config.schema import DataConfig
+from poslab.data.met import MetByReplica, MetRows, ValidationRows
 from poslab.data.stream import (
+    BLOCK,
     BatchStream,
     FixedBatches,
     ReplicaBatch,
@@ -27,7 +29,7 @@ from poslab.tasks.base import Batch
 
 
 class Probe(NamedTuple):
-    """One fixed sequence that every heat map is drawn from, and the data it comes from."""
+    """One fixed sequence, from which all heat maps are drawn, and the data it is from."""
 
     tokens: Int64[Tensor, "1 t"]
     labels: list[str]
@@ -36,12 +38,12 @@ class Probe(NamedTuple):
 
 
 class SeedData:
-    """Training stream, fixed validation set and probe sequence of one task and one seed.
+    """Training stream, fixed validation and test sets, and probe sequence of one task and one seed.
 
     Args:
-        task: what to sample.
-        config: sizes.
-        seed: of the run; its validation set is drawn from the same seed in another split.
+        task: generates the rows.
+        config: sizes and hold-out.
+        seed: of the run; training, validation and test are different splits of the same seed.
         vocab_size: of the model; a batch with an id outside it is refused.
     """
 
@@ -56,33 +58,47 @@ class SeedData:
 
     def training_stream(self) -> BatchStream:
         """The batches that the seed's model is trained on, by step."""
-        return BatchStream(self.task, self.seed, "train", self.config.batch_size, self.vocab_size)
+        return self._stream("train", self.config.batch_size)
 
-    def examples(self, n_examples: int, lengths: Collection[int]) -> FixedBatches:
-        """A fixed validation set of these lengths, also of lengths that training never sees.
+    def examples(self, n_examples: int, lengths: Collection[int], split: str = "val") -> FixedBatches:
+        """Generate a fixed set of examples of these lengths, which may be outside the training range.
+
+        The set of a single length depends only on the seed, the split and ``n_examples``.
 
         Raises:
-            ValueError: a length that the task does not have.
+            ValueError: the task does not support a length.
         """
-        # The generator follows the seed alone, so a set of one length is the same whichever others are asked for.
-        stream = BatchStream(self.task, self.seed, "val", self.config.val_batch_size, self.vocab_size)
-        return FixedBatches(stream, n_examples, lengths)
+        return FixedBatches(self._stream(split, BLOCK), n_examples, lengths, self.config.val_batch_size)
+
+    def test_set(self) -> FixedBatches:
+        """Generate the test set: as many examples as in validation, of the same lengths."""
+        return self.examples(self.config.n_val_examples(self.task.seq_len), self.task.lengths, "test")
+
+    def validation_rows(self, n_steps: int) -> ValidationRows:
+        """Count the validation rows, and those that are in the first ``n_steps`` training batches, generated again."""
+        met, stream = MetRows(self.validation), self.training_stream()
+        for step in range(n_steps):
+            met.add(stream.sample(step).tokens)
+        return met.counts()
 
     def probe_of(self, tokens: Int64[Tensor, "1 t"]) -> Probe:
-        """A sequence to look at, with its labels and the cells of its answers."""
+        """A sequence for the heat maps, with its labels and the cells of its answers."""
         labels = [self.task.token_label(int(token)) for token in tokens[0]]
         return Probe(tokens, labels, self.task.answer_cells(tokens[0].numpy()), self)
+
+    def _stream(self, split: str, batch_size: int) -> BatchStream:
+        return BatchStream(self.task, self.seed, split, batch_size, self.vocab_size, self.config.holdout)
 
 
 class TaskData(lightning.LightningDataModule):
     """Training and validation batches of N >= 1 replicas, each from its own seed.
 
     Args:
-        task: what to sample.
-        config: sizes; of each replica.
+        task: generates the rows.
+        config: sizes for each replica, and the hold-out.
         seeds: of the replicas.
         vocab_size: of the model.
-        one_shape: pad every training batch to the longest, for a compiler that takes no varying lengths.
+        one_shape: pad all training batches to the longest length, for a compiled step that needs a single shape.
     """
 
     def __init__(
@@ -92,6 +108,7 @@ class TaskData(lightning.LightningDataModule):
         self.config = config
         self.at_least = task.seq_len if one_shape else 0
         self.replicas = [SeedData(task, config, seed, vocab_size) for seed in seeds]
+        self._met = MetByReplica([replica.validation for replica in self.replicas])
         by_replica = zip(*(replica.validation.batches for replica in self.replicas), strict=True)
         self.validation = [
             side_by_side([Batch(tokens.numpy(), targets.numpy()) for tokens, targets in batches])
@@ -113,8 +130,27 @@ class TaskData(lightning.LightningDataModule):
         return loader(self.validation, range(len(self.validation)), 0)
 
     def transfer_batch_to_device(self, batch: ReplicaBatch, device: torch.device, dataloader_idx: int) -> ReplicaBatch:
+        # Of several ranks, each has only its own rows.
+        if self.trainer is not None and self.trainer.training and self.trainer.world_size == 1:
+            self._met.add(batch)
         tokens, targets = on_device(batch.tokens, device), on_device(batch.targets, device)
         return batch._replace(tokens=tokens, targets=targets)
+
+    def validation_rows(self, replica: int, n_steps: int) -> ValidationRows:
+        """Count the validation rows of one replica, and those among its training rows so far.
+
+        If this process has not had all ``n_steps`` training batches (several ranks, or a run that was resumed from a
+        checkpoint of an older version), they are generated again.
+        """
+        if self._met.n_batches == n_steps:
+            return self._met.counts(replica)
+        return self.replicas[replica].validation_rows(n_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._met.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._met.load_state_dict(state_dict)
 
     def _updates_so_far(self) -> int:
         return self.trainer.global_step if self.trainer else 0

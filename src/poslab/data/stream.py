@@ -1,5 +1,6 @@
-"""Batches for training and validation, each addressed by (seed, split, step): any one can be made again alone."""
+"""Batches for training, validation and test. Each depends only on (seed, split, step) and can be generated alone."""
 
+import math
 import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,24 +11,29 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from poslab.data.rows import held_out
 from poslab.system.signals import stopping_signals
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch
 
-SPLITS = {"train": 0, "val": 1}
+SPLITS = {"train": 0, "val": 1, "test": 2}
+BLOCK = 256
+"""Rows that a validation or test set draws from one generator, whatever its batch size."""
+MOST_REDRAWS = 50
+"""With a hold-out: draw at most this many times the rows that should be needed."""
 WORKER_GRACE_SECONDS = 5
-"""How long a data worker that is told to stop goes on for the step that is being made."""
+"""How long a data worker that receives SIGTERM continues, so that the main process can finish its step."""
 
 
 class TensorBatch(NamedTuple):
-    """Token ids and targets of one seed, both (B, T) int64; a target of -100 counts in no loss."""
+    """Token ids and targets of one seed, both (B, T) int64; targets of -100 are ignored in the loss."""
 
     tokens: Int64[Tensor, "b t"]
     targets: Int64[Tensor, "b t"]
 
 
 class ReplicaBatch(NamedTuple):
-    """Token ids and targets of every replica, both (N, B, T), and the T of each replica's rows without padding."""
+    """Token ids and targets of all replicas, both (N, B, T), and the T of each replica's rows without padding."""
 
     tokens: Int64[Tensor, "n b t"]
     targets: Int64[Tensor, "n b t"]
@@ -35,54 +41,103 @@ class ReplicaBatch(NamedTuple):
 
 
 def on_device(ids: Tensor, device: torch.device) -> Tensor:
-    """Ids on a device; Lightning's own transfer searches every part of a batch."""
+    """Copy ids to a device. Lightning's own transfer is slower: it searches every part of a batch."""
     return ids.to(device, non_blocking=device.type == "cuda")
 
 
 class BatchStream:
-    """The batches of one split and one seed: batch ``step`` depends on seed, split and step alone."""
+    """The batches of one split and one seed. Batch ``step`` depends only on seed, split and step.
 
-    def __init__(self, task: Task, seed: int, split: str, batch_size: int, vocab_size: int) -> None:
+    Args:
+        task: generates the rows.
+        seed: of the run.
+        split: ``train``, ``val`` or ``test``.
+        batch_size: B, the rows of each batch.
+        vocab_size: of the model.
+        holdout: share of all rows that is held out of training, chosen by their hash (`held_out`). A training stream
+            has none of them. A validation or test stream has only these at the lengths of training, and all rows at
+            other lengths, which training never sees. None: no row is held out.
+    """
+
+    def __init__(
+        self, task: Task, seed: int, split: str, batch_size: int, vocab_size: int, holdout: float | None = None
+    ) -> None:
         self.task = task
         self.seed = seed
         self.split = split
         self.batch_size = batch_size
         self.vocab_size = vocab_size
+        self.holdout = holdout
 
     def batch(self, step: int, length: int | None = None) -> TensorBatch:
-        """Batch ``step``; of one length of the task, or of one that training sees if None.
+        """Generate and check batch ``step``, with rows of one length; None draws a training length.
 
         Raises:
-            ValueError: a token or target outside the vocabulary, or a length that the task does not have.
+            ValueError: a token or target is outside the vocabulary, or `sample` failed.
         """
         tokens, targets = self.sample(step, length)
         check_ids(self.task, tokens, targets, self.vocab_size)
         return TensorBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
 
     def sample(self, step: int, length: int | None = None) -> Batch:
-        """The batch as the task makes it, before any check.
+        """Generate batch ``step`` without checking it.
 
         Raises:
-            ValueError: a length that the task does not have.
+            ValueError: the task does not support the length, or has too few rows for the hold-out; names the numbers.
         """
-        # A generator of its own per batch: nothing that draws numbers elsewhere can move the data.
+        # Each batch has its own generator, so other random draws cannot change the data.
         rng = np.random.default_rng([self.seed, SPLITS[self.split], step])
-        return self.task.sample(rng, self.batch_size, length)
+        if self.holdout is None:
+            return self.task.sample(rng, self.batch_size, length)
+        length = self.task.draw_length(rng) if length is None else length
+        if length not in self.task.lengths:
+            return self.task.sample(rng, self.batch_size, length)
+        return self._sample_part(rng, length, self.holdout)
+
+    def _sample_part(self, rng: np.random.Generator, length: int, holdout: float) -> Batch:
+        """Draw rows until the batch is full, and keep those of this split's part."""
+        share = 1 - holdout if self.split == "train" else holdout
+        kept: list[Batch] = []
+        n_kept = n_drawn = 0
+        most = math.ceil(MOST_REDRAWS / share) * max(self.batch_size, BLOCK)
+        while n_kept < self.batch_size:
+            if n_drawn >= most:
+                raise ValueError(
+                    f"data.holdout={holdout:g} leaves too few rows for {self.split}: of {n_drawn:,} rows of length "
+                    f"{length}, {n_kept} were in its part; use another share, more symbols, or data.holdout=null"
+                )
+            drawn = self.task.sample(rng, self.batch_size, length)
+            rows = held_out(drawn.tokens, holdout) == (self.split != "train")
+            kept.append(Batch(drawn.tokens[rows], drawn.targets[rows]))
+            n_kept, n_drawn = n_kept + int(rows.sum()), n_drawn + self.batch_size
+        return Batch(*(np.concatenate(part)[: self.batch_size] for part in zip(*kept, strict=True)))
+
+
+def check_holdout(task: Task, holdout: float, batch_size: int, vocab_size: int) -> None:
+    """Refuse a hold-out with which training or validation would have no rows at some training length.
+
+    Raises:
+        ValueError: names the share, the split, the length and the way out.
+    """
+    for split, n_rows in (("train", batch_size), ("val", BLOCK)):
+        stream = BatchStream(task, 0, split, n_rows, vocab_size, holdout)
+        for length in task.lengths:
+            stream.sample(0, length)
 
 
 class ReplicaStream(Dataset[ReplicaBatch]):
-    """``stream[step]`` is batch ``step`` of every replica, side by side.
+    """The training batches of all replicas: ``stream[step]`` is batch ``step`` of each, stacked along a first axis.
 
-    Every rank makes the same whole batch and keeps its own rows, so the union over ranks is what one process sees.
+    Each rank generates the whole batch and keeps its own rows, so all ranks together train on the batch of one process.
 
     Args:
-        streams: of the replicas.
-        at_least: pad rows to this many tokens.
-        rank, world_size: which rows to keep.
+        streams: one per replica.
+        at_least: pad rows to at least this many tokens.
+        rank, world_size: choose the rows to keep.
 
     Raises:
-        ValueError: on access, a token or target outside the vocabulary, or a batch whose ranks would count different
-            numbers of targets: the mean of their losses would not be the batch's.
+        ValueError: on access: a token or target is outside the vocabulary, or the ranks would have different numbers
+            of targets, so that the mean of their losses would differ from the loss of the batch.
     """
 
     def __init__(self, streams: Sequence[BatchStream], at_least: int = 0, rank: int = 0, world_size: int = 1) -> None:
@@ -94,7 +149,7 @@ class ReplicaStream(Dataset[ReplicaBatch]):
     def __getitem__(self, step: int) -> ReplicaBatch:
         first = self.streams[0]
         whole = side_by_side([stream.sample(step) for stream in self.streams], self.at_least)
-        # Once for all replicas: a check of each takes half as long as making its batch.
+        # One check for all replicas: a check takes half as long as generating a batch.
         check_ids(first.task, whole.tokens.numpy(), whole.targets.numpy(), first.vocab_size)
         if self.world_size == 1:
             return whole
@@ -105,7 +160,7 @@ class ReplicaStream(Dataset[ReplicaBatch]):
 
 
 def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> ReplicaBatch:
-    """One batch of every replica; rows are padded to the longest, or to ``at_least``, with ignored tokens."""
+    """Stack the batches of all replicas; rows are padded to the longest, or to ``at_least``, with ignored tokens."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)
     shape = len(batches), len(batches[0].tokens), max(*seq_lens, at_least)
     tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED)
@@ -115,12 +170,12 @@ def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> ReplicaBatch:
 
 
 def check_ids(task: Task, tokens: np.ndarray, targets: np.ndarray, vocab_size: int) -> None:
-    """Refuse ids outside the vocabulary on the host: on a GPU they would end the process.
+    """Refuse ids outside the vocabulary, before they are copied to a GPU, where they would abort the process.
 
     Raises:
         ValueError: names the task and the id.
     """
-    # Of the targets, ignored ones are no ids.
+    # Ignored targets are not ids.
     least = min(tokens.min(), targets.min(initial=0, where=targets != IGNORED))
     most = max(tokens.max(), targets.max())
     if least < 0 or most >= vocab_size:
@@ -129,7 +184,7 @@ def check_ids(task: Task, tokens: np.ndarray, targets: np.ndarray, vocab_size: i
 
 
 def check_shares(task: Task, targets: np.ndarray, world_size: int) -> None:
-    """Refuse a batch (N, B, T) whose ranks would count different numbers of targets.
+    """Refuse a batch (N, B, T) in which the ranks would have different numbers of targets.
 
     Raises:
         ValueError: names the task and the numbers.
@@ -139,18 +194,18 @@ def check_shares(task: Task, targets: np.ndarray, world_size: int) -> None:
     by_rank = (targets != IGNORED).reshape(len(targets), world_size, -1).sum(axis=(0, 2))
     if by_rank.min() != by_rank.max():
         raise ValueError(
-            f"task {type(task).__name__} made a batch whose rows count unlike many targets, "
+            f"task {type(task).__name__} made a batch whose rows have different numbers of targets, "
             f"{by_rank.min()} to {by_rank.max()} a rank; train on one device, "
-            "for the mean of the ranks' losses would not be the batch's"
+            "because the mean of the ranks' losses would differ from the batch's loss"
         )
 
 
 class StepSampler(Sampler[int]):
-    """The numbers of the batches of one epoch: update ``s`` always takes batch ``s``, also after a resume within it.
+    """The steps of one epoch. Update ``s`` always gets batch ``s``, also when a run resumes within an epoch.
 
     Args:
-        steps_per_epoch: how many.
-        position: the number of updates so far, asked when an epoch begins.
+        steps_per_epoch: number of updates per epoch.
+        position: returns the number of updates so far; called at the start of each epoch.
     """
 
     def __init__(self, steps_per_epoch: int, position: Callable[[], int]) -> None:
@@ -166,24 +221,29 @@ class StepSampler(Sampler[int]):
 
 
 class FixedBatches(Dataset[TensorBatch]):
-    """The first ``n_examples`` of a stream, made once and kept: validation asks for them every epoch.
+    """The first ``n_examples`` rows of a stream, generated once and kept for all validations.
+
+    The rows depend on the stream alone: ``batch_size`` only says how they are grouped.
 
     Args:
-        stream: where they come from.
-        n_examples: how many, in all.
-        lengths: each gets its equal share of the examples, the first ones one more where it does not come out even.
+        stream: generates the rows, in blocks of its own batch size.
+        n_examples: number of rows in total.
+        lengths: each gets an equal share of the rows; if they cannot be divided equally, the first get one more.
+        batch_size: largest number of rows per batch; all rows of a batch have the same length.
     """
 
-    def __init__(self, stream: BatchStream, n_examples: int, lengths: Collection[int]) -> None:
+    def __init__(self, stream: BatchStream, n_examples: int, lengths: Collection[int], batch_size: int) -> None:
         self.batches: list[TensorBatch] = []
-        step = 0
+        drawn = 0
         for index, length in enumerate(lengths):
             wanted = n_examples // len(lengths) + (index < n_examples % len(lengths))
-            while wanted > 0:
-                tokens, targets = stream.batch(step, length)
-                self.batches.append(TensorBatch(tokens[:wanted], targets[:wanted]))
-                wanted -= len(tokens)
-                step += 1
+            if wanted == 0:
+                continue
+            blocks = [stream.batch(drawn + block, length) for block in range(math.ceil(wanted / stream.batch_size))]
+            drawn += len(blocks)
+            # Cloned: a slice would keep the memory of all rows that were drawn.
+            tokens, targets = (torch.cat(part)[:wanted].clone() for part in zip(*blocks, strict=True))
+            self.batches += map(TensorBatch, tokens.split(batch_size), targets.split(batch_size))
 
     def __getitem__(self, index: int) -> TensorBatch:
         return self.batches[index]
@@ -193,24 +253,24 @@ class FixedBatches(Dataset[TensorBatch]):
 
 
 def outlive_signals(worker: int) -> None:
-    """Go on making batches when everything that belongs to a run is told to stop: its main process ends the step.
+    """Let a data worker ignore the signals that stop a run: the main process still needs batches to finish its step.
 
     Args:
         worker: number of this data worker.
     """
     for number in stopping_signals():
         signal.signal(number, signal.SIG_IGN)
-    # Also what ends a worker that is not wanted any more, so that it has to end: by itself, a little later.
+    # The main process also sends SIGTERM to end a worker, so the worker must end, but a little later.
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(WORKER_GRACE_SECONDS))
 
 
 def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
-    """A loader whose every item is a whole batch already.
+    """Build a DataLoader for a dataset whose items are whole batches.
 
     Args:
         dataset: batches by number.
-        sampler: which of them, in order.
-        num_workers: processes that make them; 0: this one.
+        sampler: the numbers to load, in order.
+        num_workers: processes that generate batches; 0: this process does.
     """
     return DataLoader(
         dataset,
@@ -218,7 +278,7 @@ def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
         sampler=sampler,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
-        # The loader draws a seed for its workers; from a generator of its own it leaves the global state alone.
+        # The loader draws a seed for its workers: with its own generator the global random state does not change.
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=outlive_signals,
         pin_memory=torch.cuda.is_available(),

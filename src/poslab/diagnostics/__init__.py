@@ -1,4 +1,4 @@
-"""Diagnostics: one file each, a pure function that computes and draws, and a thin callback that says when."""
+"""Diagnostics: each file answers one question about a model, with numbers and pictures."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> list[Diagnostic]:
-    """The diagnostics that a configuration asks for, without those with ``every: 0``; ``gallery`` draws for them.
+    """Build the diagnostics of a configuration, without those with ``every: 0``; ``gallery`` draws their pictures.
 
     Raises:
-        ConfigError: a class that is no diagnostic, or an unknown option.
+        ConfigError: a class that is not a diagnostic, or an unknown option.
     """
     built = [_build(name, one) for name, one in options.items()]
     for diagnostic in built:
@@ -37,7 +37,7 @@ def build_diagnostics(options: dict[str, dict[str, Any]], gallery: Gallery) -> l
 
 
 def check_diagnostics(options: dict[str, dict[str, Any]], task: Task, max_context_length: int) -> None:
-    """Refuse diagnostics that cannot be built, or that do not go with the task or the model's context.
+    """Refuse diagnostics that cannot be built, or that do not fit the task or the model's context.
 
     Raises:
         ConfigError: one line that names the values and the way out.

@@ -1,4 +1,4 @@
-"""When a diagnostic looks, where its findings go, and that it never ends a training."""
+"""The base class of the diagnostics: when they look, and where their findings go."""
 
 import logging
 from abc import abstractmethod
@@ -19,19 +19,19 @@ from poslab.training.module import Observed, TrainingModule, log_scalars
 log = logging.getLogger(__name__)
 
 TOKENS = 2048
-"""As many of the validation set tell what heads do; of long sequences more would cost what the training does."""
+"""Tokens on which the diagnostics of heads measure by default; with more, long sequences would take too much time."""
 
 
 class Scalars(NamedTuple):
-    """Numbers by their whole tag."""
+    """Numbers by their full tag."""
 
     values: dict[str, float]
 
 
 class Picture(NamedTuple):
-    """A figure under a tag; in the run's ``figures/`` a slash becomes an underscore.
+    """A figure and its tag; in the name of its file in ``figures/``, slashes become underscores.
 
-    ``draw`` is called later and perhaps in another process: it gets arrays of its own, never the model.
+    ``draw`` is called later, possibly in another process, so it must hold copies of the data and not the model.
     """
 
     tag: str
@@ -46,7 +46,7 @@ class Text(NamedTuple):
 
 
 class OutOfReach(NamedTuple):
-    """What has no number, by the beginning of its tags, and why, in one line; goes into ``result.json``."""
+    """Why numbers are missing: the reason in one line, by the beginning of their tags; stored in ``result.json``."""
 
     reasons: dict[str, str]
 
@@ -55,10 +55,10 @@ Finding = Scalars | Picture | Text | OutOfReach
 
 
 class Diagnostic(Callback):
-    """Looks at the model before the first step, then at every ``every``-th validation, and at the end.
+    """Looks at the model before the first step, at every ``every``-th validation, and at the end.
 
-    A subclass implements `look`. A failure inside it is reported once and never ends the training; the random state is
-    not touched, so a run has the same numbers with diagnostics on or off.
+    A subclass implements `look`. If it fails, this is reported once and the training continues. It must not use the
+    random state, so that a run has the same numbers with or without diagnostics.
 
     Args:
         every: validations from one look to the next; None looks at the end only, 0 switches the diagnostic off.
@@ -75,13 +75,13 @@ class Diagnostic(Callback):
         self.out_of_reach: dict[str, str] = {}
         self.gallery: Gallery | None = Gallery(in_background=False)
         self.replica = 0
-        """The replica that is inspected."""
+        """Index of the replica that is inspected."""
         self._validations = 0
         self._last_look: int | None = None
         self._failed = False
 
     def check(self, task: Task, max_context_length: int) -> None:
-        """Refuse options that do not go with the task or the model; asked before anything is trained.
+        """Refuse options that do not fit the task or the model; called before training.
 
         Raises:
             ValueError: names the values and the way out.
@@ -91,13 +91,13 @@ class Diagnostic(Callback):
     def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
         """The tags of the scalars that this diagnostic logs in a run of this task and model.
 
-        A search accepts these names as objectives without training a model first.
+        With this list a search knows its possible objectives before it has trained a model.
         """
         return []
 
     @abstractmethod
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
-        """What there is to see now.
+        """Inspect the model and return the findings.
 
         Args:
             model: in evaluation mode, without gradients.
@@ -105,7 +105,7 @@ class Diagnostic(Callback):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been seen, in plain values: a run that goes on neither repeats a look nor forgets its start."""
+        """The state for a checkpoint, in plain values, so that a resumed run repeats no look and keeps its start."""
         return {
             "validations": self._validations,
             "last_look": self._last_look,
@@ -128,7 +128,7 @@ class Diagnostic(Callback):
         self._validations += 1
         assert isinstance(pl_module, TrainingModule)
         due = self.every is not None and self._validations % self.every == 0
-        # The last one is due at the end of the training, at this same step: now all diagnostics look together.
+        # At the last validation all diagnostics look, also those that look at the end of the training only.
         if due or trainer.global_step == pl_module.total_steps:
             self._report(trainer, pl_module)
 
@@ -136,7 +136,7 @@ class Diagnostic(Callback):
         self._report(trainer, pl_module)
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        # A run that was stopped after its last step and goes on has no training that could end.
+        # A run that was stopped after its last step and resumes has no training loop, so `on_train_end` is not called.
         self._report(trainer, pl_module)
         self._draw_again(trainer, pl_module)
 
@@ -145,10 +145,10 @@ class Diagnostic(Callback):
             self._look(trainer, module)
 
     def _draw_again(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Order the pictures of this step that a run which was stopped here did not come to show; nothing else."""
+        """After a resume, order the pictures of this step that the run had not drawn when it was stopped."""
         if self.gallery is None or not self.gallery.owes(trainer.global_step):
             return
-        # One that did not look then has nothing to show; what it finds now may stand in another's picture.
+        # Only if this diagnostic looked at this step, because its findings may also be part of another's picture.
         if trainer.is_global_zero and trainer.global_step == self._last_look:
             self._look(trainer, module, only_pictures=self.gallery.owed)
 
@@ -194,7 +194,7 @@ class Diagnostic(Callback):
                 self.out_of_reach |= reasons
 
     def _warn(self, error: Exception, step: int) -> None:
-        """Say it once on the console; every time with its traceback in the log file."""
+        """Report a failure on the console the first time, and in the log file with its traceback every time."""
         if not self._failed:
             name = type(self).__name__
             log.warning("diagnostic %s failed at step %d, training goes on (see train.log): %r", name, step, error)

@@ -1,4 +1,4 @@
-"""All diagnostics of a run, those of every replica, as one callback."""
+"""One callback for all diagnostics of all replicas."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,11 +14,11 @@ HOOKS = [name for name in vars(Callback) if name.startswith("on_") or name in ("
 
 
 class Diagnostics(Callback):
-    """Calls each diagnostic where it has a hook of its own, and nowhere else.
+    """Calls the hooks that the diagnostics implement, and has no other hooks.
 
-    Lightning spends time on every callback at six places of a step, whether or not the callback does anything there.
+    Lightning spends time on each callback at six places of a step, even if the callback does nothing there.
 
-    The diagnostics of every replica find numbers, and the run logs their means; only those of the first replica draw.
+    The diagnostics of all replicas compute numbers, of which the run logs the means. Only the first replica's draw.
 
     Args:
         by_replica: the diagnostics of each replica.
@@ -53,7 +53,7 @@ class Diagnostics(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for each, stored in zip(self.by_replica, state_dict["replicas"], strict=True):
             for one in each:
-                # Other diagnostics may be asked for when a run goes on.
+                # A resumed run may have other diagnostics than before.
                 if type(one).__qualname__ in stored:
                     one.load_state_dict(stored[type(one).__qualname__])
 

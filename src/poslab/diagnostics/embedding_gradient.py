@@ -1,4 +1,4 @@
-"""Which rows of the token table a training step teaches."""
+"""Which rows of the token table receive gradient in a training step."""
 
 import math
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ ROWS = "embedding_gradient/rows"
 
 
 def draw_rows(norms: np.ndarray, step: int) -> Figure:
-    """The vocabulary as a grid, each token coloured by its row's gradient norm; white where no gradient came.
+    """Draw the vocabulary as a grid, coloured by gradient norm; tokens without gradient are white.
 
     Args:
         norms: (V,), the norm of each row's gradient.
-        step: updates before the one whose gradient it is.
+        step: number of updates before the step with this gradient.
     """
     vocab_size = len(norms)
     columns = max(1, math.ceil(math.sqrt(2 * vocab_size)))
@@ -48,7 +48,7 @@ def draw_rows(norms: np.ndarray, step: int) -> Figure:
 class EmbeddingGradient(Diagnostic):
     """Scalar ``embedding_gradient/rows`` on the logging interval, image ``embedding_gradient/vocabulary``.
 
-    Only rows that a step reads receive gradient, unless the head is tied to the table: then every row does.
+    Only the rows of the tokens in the batch receive gradient; if the head is tied to the table, all rows do.
     """
 
     def __init__(self, every: int = 1) -> None:

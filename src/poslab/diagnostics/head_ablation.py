@@ -1,6 +1,6 @@
-"""What the loss costs without each head."""
+"""How much the loss rises without each head."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -11,20 +11,24 @@ from poslab.model import LanguageModel
 from poslab.tasks import Task
 
 
-def tag(layer: int, head: int) -> str:
-    return f"head_ablation/layer_{layer}/head_{head}"
+def tag(layer: int, head: int, by_mean: bool = False) -> str:
+    return f"head_ablation{'_mean' if by_mean else ''}/layer_{layer}/head_{head}"
 
 
 class HeadAblation(Diagnostic):
-    """Scalar ``head_ablation/layer_<i>/head_<j>``: the loss with that head's output removed minus the loss with all.
+    """Scalars ``head_ablation/layer_<i>/head_<j>`` and ``head_ablation_mean/layer_<i>/head_<j>``.
 
-    In nats per token, over the first examples of the validation set, every length with its equal share. A look costs
-    one pass over them for each head and one more, so it is taken less often than others.
+    The first is the loss with the output of that head set to 0, minus the loss with all heads. The second is the same
+    with the output set to its mean over all positions of the examples: a head whose output is always the same has 0
+    here, although the loss may rise without this constant.
+
+    In nats per token, over the first examples of the validation set, with an equal share of each length. A look costs
+    two passes over them for each head and three more, so by default it is taken at every third validation.
 
     Args:
         every: validations from one look to the next; 0 switches the diagnostic off.
-        examples: at most this many of the validation set's; None: 64, or where they are long as many as have
-            `TOKENS` tokens, but 8.
+        examples: number of examples, at most those of the validation set; None: 64, or fewer long ones, with `TOKENS`
+            tokens in total but at least 8.
 
     Raises:
         ValueError: ``examples < 1``.
@@ -36,12 +40,12 @@ class HeadAblation(Diagnostic):
             raise ValueError(f"examples={examples} must be at least 1")
         self.examples = examples
         self.costs: dict[int, list[list[float]]] = {}
-        """The newest finding by its step, by layer and head."""
+        """The results of the last look, by step, layer and head, with the outputs set to their means."""
         self._batches: list[tuple[Tensor, Tensor]] = []
 
     def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
-        layers = enumerate(model.attention_layers())
-        return [tag(layer, head) for layer, attention in layers for head in range(attention.n_heads)]
+        heads = [(layer, head) for layer, one in enumerate(model.attention_layers()) for head in range(one.n_heads)]
+        return [tag(layer, head, by_mean) for layer, head in heads for by_mean in (False, True)]
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         if not self._batches:
@@ -53,10 +57,14 @@ class HeadAblation(Diagnostic):
                 (batch.tokens.to(device), batch.targets.to(device))
                 for batch in data.examples(examples, data.task.lengths).batches
             ]
-        costs = head_ablation(model, self._batches)
+        by_zero, by_mean = (head_ablation(model, self._batches, way) for way in (False, True))
         self.costs.clear()
         if self._last_look is not None:
-            self.costs[self._last_look] = costs
-        yield Scalars(
-            {tag(layer, head): cost for layer, of_layer in enumerate(costs) for head, cost in enumerate(of_layer)}
-        )
+            self.costs[self._last_look] = by_mean
+        yield Scalars(_by_tag(by_zero, by_mean=False) | _by_tag(by_mean, by_mean=True))
+
+
+def _by_tag(costs: Sequence[Sequence[float]], by_mean: bool) -> dict[str, float]:
+    return {
+        tag(layer, head, by_mean): cost for layer, of_layer in enumerate(costs) for head, cost in enumerate(of_layer)
+    }

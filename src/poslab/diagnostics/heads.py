@@ -1,4 +1,4 @@
-"""What each head looks at."""
+"""Maps of the attention weights of each head."""
 
 import math
 from collections.abc import Iterable
@@ -19,21 +19,21 @@ from poslab.pictures.plots import MapPlot, sparse_ticks
 from poslab.tasks import Task
 
 WIDTH_INCHES = 11.0
-"""Of all heads that stand side by side."""
+"""Width of all heads that are drawn side by side."""
 LEAST_PIXELS = 2
-"""A cell's width; where more tokens leave it less, cells are drawn in blocks."""
+"""Least width of a cell; with too many tokens for it, cells are drawn in blocks."""
 BLOCK_PIXELS = 4
-"""A block's width: its outline must leave something of it to be seen."""
+"""Width of a block, so that its colour is visible inside its outline."""
 GAP = 1.5
-"""Cells of white between two heads, and above each for its name."""
+"""White space between two heads, and above each head for its name, in cells."""
 GAP_INCHES = 0.22
-"""The least such white, in inches."""
+"""The least white space, in inches."""
 
 
 def cell_outlines(cells: np.ndarray) -> np.ndarray:
-    """The borders of the marked cells of a matrix, as segments (n, 2, 2) of (x, y) in image coordinates.
+    """Return the borders of the marked cells of a matrix as segments (n, 2, 2) of (x, y) in image coordinates.
 
-    A border between two marked cells is left out, so that a marked area gets one outline.
+    Borders between two marked cells are left out, so that a marked area gets one outline.
     """
     padded = np.pad(cells.astype(bool), 1)
     segments = []
@@ -45,27 +45,27 @@ def cell_outlines(cells: np.ndarray) -> np.ndarray:
 
 
 def block_size(n_heads: int, n_tokens: int) -> int:
-    """How many tokens share a row or column of a picture of this many heads; 1 while each has a cell of its own."""
+    """Number of tokens that share a row or column of the picture; 1 if there is space for a cell per token."""
     pixels = (WIDTH_INCHES / heads_in_a_row(n_heads) - GAP_INCHES) * DPI
     return 1 if n_tokens * LEAST_PIXELS <= pixels else math.ceil(n_tokens * BLOCK_PIXELS / pixels)
 
 
 def heads_in_a_row(n_heads: int) -> int:
-    """As many as make the picture about square."""
+    """Number of heads per row that makes the picture about square."""
     return math.ceil(math.sqrt(n_heads))
 
 
 def largest_weights(weights: Float[torch.Tensor, "h t t"], block: int) -> Float[torch.Tensor, "h s s"]:
-    """The largest weight of every ``block`` x ``block`` cells; the last block of a row may be smaller.
+    """Return the largest weight of every ``block`` x ``block`` cells; the last block of a row may be smaller.
 
-    The largest and not the mean: a head that copies gives one cell of a row its weight, which a mean over eight keys
-    would show as an eighth of it.
+    Not the mean: a head that copies puts its weight on one cell per row, and a mean over eight keys would show an
+    eighth of it.
     """
     return weights if block == 1 else F.max_pool2d(weights, block, ceil_mode=True)
 
 
 def any_cell(cells: Bool[np.ndarray, "t t"], block: int) -> Bool[np.ndarray, "s s"]:
-    """Where any of ``block`` x ``block`` cells is marked."""
+    """Mark each block of ``block`` x ``block`` cells that contains a marked cell."""
     starts = np.arange(0, len(cells), block)
     return np.logical_or.reduceat(np.logical_or.reduceat(cells, starts, axis=0), starts, axis=1)
 
@@ -73,25 +73,25 @@ def any_cell(cells: Bool[np.ndarray, "t t"], block: int) -> Bool[np.ndarray, "s 
 def draw_heads(
     weights: np.ndarray, labels: list[str], answer_cells: np.ndarray, layer: int, block: int = 1, on: str = ""
 ) -> Figure:
-    """Every head's map (query, key) side by side on one colour scale.
+    """Draw the maps (query, key) of all heads side by side, on one colour scale.
 
-    All heads stand in one image on one pair of axes: sixteen heads cost little more than one.
+    All heads share one image and one pair of axes, so that sixteen heads cost little more than one.
 
     Args:
-        weights: (H, S, S), rows sum to 1; with ``block`` above 1 what `largest_weights` made of them.
+        weights: (H, S, S), rows sum to 1; with ``block`` above 1 the result of `largest_weights`.
         labels: T token labels, for both axes.
         answer_cells: (S, S), the cells to outline.
-        layer: for the title.
-        block: tokens that share a row or column.
-        on: what was looked at, for the title.
+        layer: number of the layer, for the title.
+        block: number of tokens that share a row or column.
+        on: description of the sequence, for the title.
     """
     n_heads, n_shown, _ = weights.shape
-    # All coordinates are tokens, so that labels and outlines stand where they would without blocks.
+    # All coordinates are in tokens, so that labels and outlines have the same places with and without blocks.
     n_tokens = n_shown * block
     columns = heads_in_a_row(n_heads)
     rows = math.ceil(n_heads / columns)
     inches_per_cell = min(0.21 if n_heads > 1 else 0.35, (WIDTH_INCHES / columns - GAP_INCHES) / n_tokens)
-    # Many tokens make small cells, but a name needs its height.
+    # With many tokens the cells are small, but a name always needs the same height.
     gap = max(GAP, GAP_INCHES / inches_per_cell)
     pitch = n_tokens + gap
     plot = MapPlot(
@@ -127,19 +127,19 @@ def draw_heads(
 class HeadMaps(Diagnostic):
     """Image ``heads/layer_<i>``: the map of every head on the probe sequence, layers counted from 0.
 
-    With a prompt also ``heads/prompt/layer_<i>``, on the prompt and the answer to it that the task's oracle gives.
+    With a prompt also ``heads/prompt/layer_<i>``: the maps on the prompt, followed by the oracle's answer to it.
 
     Args:
         every: validations from one look to the next; 0 switches the diagnostic off.
-        prompt: token labels with spaces between.
+        prompt: token labels separated by spaces.
 
     Raises:
-        ValueError: a prompt without a token.
+        ValueError: the prompt has no token.
     """
 
     def __init__(self, every: int = 1, prompt: str | int | None = None) -> None:
         super().__init__(every)
-        # A single number comes from the command line as one.
+        # From the command line, a single number arrives as an int.
         self.prompt = None if prompt is None else str(prompt)
         if self.prompt is not None and not self.prompt.split():
             raise ValueError("prompt is empty; give at least one token, or null for no prompt")
@@ -173,10 +173,10 @@ class HeadMaps(Diagnostic):
 
 
 def prompted(task: Task, prompt: str) -> np.ndarray:
-    """The tokens (T,) of a prompt as the task asks it, with the oracle's answer.
+    """Convert a prompt to tokens (T,), with the task's separators and the oracle's answer.
 
     Raises:
-        ValueError: a label that is no token of the task, or a prompt that it cannot answer.
+        ValueError: a label is not a token of the task, or the task cannot answer the prompt.
     """
     return task.completed(task.prompt(task.encode(prompt)))
 

@@ -1,4 +1,4 @@
-"""What is left of the scores past the training length."""
+"""How well a model does beyond the training length."""
 
 import math
 import textwrap
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from poslab.data.module import Probe
 from poslab.diagnostics.base import Diagnostic, Finding, OutOfReach, Picture, Scalars
-from poslab.evaluation.lengths import AtLength, at_lengths, model_for_length
+from poslab.evaluation.lengths import AtLength, at_lengths, model_for_length, scored_freely
 from poslab.model import LanguageModel
 from poslab.model.attention import MOST_CONTEXT
 from poslab.pictures.figures import TICK_SIZE
@@ -22,6 +22,7 @@ from poslab.tasks import Task
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)
 SCORES = ("accuracy", "exact_match")
+FREE = "free_accuracy"
 
 
 def tag(length: int, score: str) -> str:
@@ -29,13 +30,13 @@ def tag(length: int, score: str) -> str:
 
 
 def default_lengths(trained: range) -> list[int]:
-    """The longest of training and 1.25, 1.5 and 2 times as long; none where training has one length."""
+    """The longest training length and 1.25, 1.5 and 2 times that length; none if training has a single length."""
     return sorted({math.ceil(factor * trained[-1]) for factor in FACTORS}) if len(trained) > 1 else []
 
 
 def draw_lengths(found: Sequence[AtLength], shortest: int, longest: int) -> Figure:
-    """Exact match and accuracy against length; the lengths of training shaded, those out of reach crossed out."""
-    plot = Plot(4.2, 2.5, "Scores by length", "length", "share right")
+    """Draw the scores by length; training lengths are shaded, lengths out of reach are crosses."""
+    plot = Plot(4.2, 2.5, "Scores by length (training lengths shaded)", "length", "share right")
     axes = plot.axes
     scored = [at for at in found if at.out_of_reach is None]
     missing = [at for at in found if at.out_of_reach is not None]
@@ -43,10 +44,16 @@ def draw_lengths(found: Sequence[AtLength], shortest: int, longest: int) -> Figu
     margin = 0.04 * (high - low) or 0.5
     axes.axvspan(shortest - margin / 2, longest + margin / 2, color="0.92")
     axes.hlines((0, 0.5, 1), low - margin, high + margin, colors="0.8", linewidths=1)
-    for name, colour, mark in (("accuracy", "0.55", "s--"), ("exact_match", "C0", "o-")):
-        axes.plot([at.length for at in scored], [getattr(at, name) for at in scored], mark, color=colour, markersize=4)
+    for name, colour, mark in (
+        ("accuracy", "0.55", "s--"),
+        ("exact_match", "C0", "o-"),
+        ("free_accuracy", "C1", "^:"),
+    ):
+        found_at = {at.length: getattr(at, name) for at in scored if getattr(at, name) is not None}
+        if found_at:
+            axes.plot([*found_at], [*found_at.values()], mark, color=colour, markersize=4)
     axes.plot([at.length for at in missing], [0] * len(missing), "x", color="C3", markersize=6)
-    legend = "exact match (blue), accuracy (grey, dashed), training lengths shaded"
+    legend = "exact match (blue), next-token (grey) and free-running accuracy (orange)"
     plot.write(high + margin, 1.07, legend, anchor="rd")
     if missing:
         reason = "\n".join(textwrap.wrap(f"x out of reach: {missing[0].out_of_reach}", 70))
@@ -60,18 +67,23 @@ def draw_lengths(found: Sequence[AtLength], shortest: int, longest: int) -> Figu
 
 
 class Lengths(Diagnostic):
-    """Scalars ``length/<n>/accuracy`` and ``length/<n>/exact_match``, each on a fixed set of its own, and their curve.
+    """Scalars ``length/<n>/accuracy|exact_match|free_accuracy``, on a fixed set of examples per length, and a picture.
 
-    A length that the model or the task does not have is out of reach, with the reason, and has no scalars.
+    ``accuracy`` is next-token accuracy: the model reads the true tokens before each target. ``free_accuracy``, for
+    lengths past the training range only, is the share of right tokens if the model reads its own predictions instead,
+    as in generation. It is measured on the first examples of the same set, with 65,536 tokens in total, but at least
+    64 examples. ``exact_match`` is the same either way.
+
+    A length that the model or the task does not support is out of reach, with the reason, and has no scalars.
 
     Args:
         every: validations from one look to the next; None looks at the end only, 0 switches the diagnostic off.
-        lengths: in the task's own unit; None: the longest of training and 1.25, 1.5 and 2 times as long where training
-            draws from a range, none where it has one length.
-        n_examples: at each length.
+        lengths: in the unit of the task; None: the longest training length and 1.25, 1.5 and 2 times that length if
+            training draws its lengths from a range, else none.
+        n_examples: number of examples at each length.
 
     Raises:
-        ValueError: ``lengths`` is no list of whole numbers, or ``n_examples < 1``.
+        ValueError: ``lengths`` is not a list of whole numbers, or ``n_examples < 1``.
     """
 
     def __init__(self, every: int | None = None, lengths: Collection[int] | None = None, n_examples: int = 512) -> None:
@@ -92,7 +104,7 @@ class Lengths(Diagnostic):
         for length in self._lengths(task):
             n_tokens = task.seq_len_at(length)
             size = 2 * TOKEN_BYTES * self.n_examples * n_tokens
-            # A longer one is out of reach, and never made.
+            # Longer sequences are out of reach and are not generated.
             if n_tokens <= MOST_CONTEXT and size > memory_bytes():
                 raise ValueError(
                     f"n_examples={self.n_examples} at length {length} would take at least {as_text(size)}, and there "
@@ -109,14 +121,13 @@ class Lengths(Diagnostic):
             with suppress(ValueError):
                 model_for_length(model, task, length)
                 names += [tag(length, score) for score in SCORES]
+                names += [tag(length, FREE)] if scored_freely(task, length) else []
         return names
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         trained = probe.data.task.lengths
         found = at_lengths(model, probe.data, self._lengths(probe.data.task), self.n_examples)
-        values = {
-            tag(at.length, score): getattr(at, score) for at in found if at.out_of_reach is None for score in SCORES
-        }
+        values = {tag(at.length, score): value for at in found for score, value in at.scores().items()}
         reasons = {f"length/{at.length}": at.out_of_reach for at in found if at.out_of_reach is not None}
         if values:
             yield Scalars(values)

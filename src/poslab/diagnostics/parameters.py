@@ -1,4 +1,4 @@
-"""How many parameters each part has."""
+"""The number of parameters of each part."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from poslab.tasks import Task
 
 
 def parameter_table(counts: Mapping[str, int]) -> str:
-    """A Markdown table of parts, their parameters and their share."""
+    """Format the parts, their numbers of parameters and their shares as a Markdown table."""
     total = max(1, counts["total"])
     rows = [f"| {part} | {count:,} | {count / total:.1%} |" for part, count in counts.items()]
     return "\n".join(["| part | parameters | share |", "|---|---:|---:|", *rows])
 
 
 class Parameters(Diagnostic):
-    """Scalars ``parameters/<part>`` and the same as a table, once: they do not change while training."""
+    """Scalars ``parameters/<part>`` and the same numbers as a table, once, because they do not change in training."""
 
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)

@@ -1,4 +1,4 @@
-"""The position table itself."""
+"""A picture of the position table."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -14,14 +14,14 @@ from poslab.pictures.plots import matrix_figure
 
 
 def draw_table(table: np.ndarray) -> Figure:
-    """The table (L, D), position against dimension: the bands of a sinusoidal table are its wavelengths."""
+    """Draw the table (L, D), position by dimension; the bands of a sinusoidal table are its wavelengths."""
     n_positions, d_model = table.shape
     title = f"Position table, L {n_positions} x D {d_model}"
     return matrix_figure(table, 5.0, 2.8, title, "dimension", "position", "value")
 
 
 class PositionTable(Diagnostic):
-    """Image ``positions/table``: position against dimension."""
+    """Image ``positions/table``: position by dimension."""
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
         table = model.positions.table()

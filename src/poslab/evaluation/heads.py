@@ -1,4 +1,4 @@
-"""Measure each attention head: its roles, from its attention weights, and the loss without its output."""
+"""Measure each attention head: its roles, from its attention weights, and the loss without what it computes."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from poslab.evaluation.metrics import loss_sum
 from poslab.model import LanguageModel, MultiHeadSelfAttention
@@ -85,10 +85,18 @@ def head_roles(
 
 
 @contextmanager
-def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> Iterator[None]:
-    """Ablate heads inside the context: their columns are set to 0 before ``out_proj``; its bias is still added.
+def without_heads(
+    attention: MultiHeadSelfAttention, heads: Collection[int], instead: Float[Tensor, " d"] | None = None
+) -> Iterator[None]:
+    """Ablate heads inside the context: their output is set to a constant before ``out_proj``; its bias is still added.
 
     Parameters are not changed. A forward hook does the masking and is removed at the end, also after an exception.
+
+    Args:
+        attention: the layer.
+        heads: the heads to ablate.
+        instead: vector (D,) that replaces the output of all heads, of which the columns of ``heads`` are used; None
+            for 0.
 
     Raises:
         ValueError: the layer does not have such a head; names it and the number of heads.
@@ -101,8 +109,10 @@ def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> 
     columns = ablated.repeat_interleave(attention.d_head).to(attention.out_proj.weight.device)
 
     def mask_columns(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-        # masked_fill instead of a product with 0, because 0 times infinity is NaN.
-        return inputs[0].masked_fill(columns, 0.0)
+        # No product with 0 or 1, because 0 times infinity is NaN.
+        if instead is None:
+            return inputs[0].masked_fill(columns, 0.0)
+        return torch.where(columns, instead.to(inputs[0].dtype), inputs[0])
 
     handle = attention.out_proj.register_forward_pre_hook(mask_columns)
     try:
@@ -111,8 +121,14 @@ def without_heads(attention: MultiHeadSelfAttention, heads: Collection[int]) -> 
         handle.remove()
 
 
-def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor]]) -> list[list[float]]:
-    """Loss without the output of each head minus the loss with all heads; negative if the head increases the loss.
+def head_ablation(
+    model: LanguageModel, batches: Collection[tuple[Tensor, Tensor]], by_mean: bool = False
+) -> list[list[float]]:
+    """Loss without what each head computes minus the loss with all heads; negative if the head increases the loss.
+
+    By default the output of the head is replaced by 0. This also removes what is the same at every position, and a
+    model may rely on such a constant without using the head: a bias can cancel it. ``by_mean`` replaces the output by
+    its mean over all positions of all rows instead, and so removes only what depends on the tokens.
 
     The model is measured in evaluation mode. Afterwards every module is in its former mode again, also after an
     exception; parameters and the random state do not change.
@@ -120,6 +136,7 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
     Args:
         model: on the device of the batches.
         batches: tokens and targets, both (B, T).
+        by_mean: replace by the mean instead of by 0.
 
     Returns:
         the difference in nats per token, by layer and head.
@@ -129,7 +146,8 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
     model.eval()
     try:
         with torch.no_grad():
-            by_batch = [_losses(model, layers, tokens, targets) for tokens, targets in batches]
+            means = _mean_outputs(model, layers, [tokens for tokens, _ in batches]) if by_mean else [None] * len(layers)
+            by_batch = [_losses(model, layers, means, tokens, targets) for tokens, targets in batches]
     finally:
         for module, training in modes:
             module.training = training
@@ -139,15 +157,39 @@ def head_ablation(model: LanguageModel, batches: Collection[tuple[Tensor, Tensor
     return [[next(costs) for _ in range(attention.n_heads)] for attention in layers]
 
 
+def _mean_outputs(
+    model: LanguageModel, layers: Sequence[MultiHeadSelfAttention], batches: Sequence[Tensor]
+) -> list[Float[Tensor, " d"]]:
+    """Mean output (D,) of the heads of each layer, over all positions of all rows."""
+    sums: dict[nn.Module, Tensor] = {}
+
+    def add(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        sums[module] = sums.get(module, 0) + inputs[0].double().sum(dim=(0, 1))
+
+    handles = [attention.out_proj.register_forward_pre_hook(add) for attention in layers]
+    try:
+        for tokens in batches:
+            model.body(model.embeddings(tokens))
+    finally:
+        for handle in handles:
+            handle.remove()
+    n_positions = sum(tokens.numel() for tokens in batches)
+    return [(sums[attention.out_proj] / n_positions).float() for attention in layers]
+
+
 def _losses(
-    model: LanguageModel, layers: Sequence[MultiHeadSelfAttention], tokens: Tensor, targets: Tensor
+    model: LanguageModel,
+    layers: Sequence[MultiHeadSelfAttention],
+    means: Sequence[Tensor | None],
+    tokens: Tensor,
+    targets: Tensor,
 ) -> list[float]:
     """Summed loss of one batch, in nats: first with all heads, then without each head, by layer and head."""
     x = model.embeddings(tokens)
     losses = [loss_sum(model.head(model.body(x)), targets)]
     for index, attention in enumerate(layers):
         for head in range(attention.n_heads):
-            with without_heads(attention, [head]):
+            with without_heads(attention, [head], means[index]):
                 losses.append(loss_sum(model.head(model.body(x, first=index)), targets))
         # Ablating a head does not change the layers before it, so their output is computed once.
         x = model.layer(index, x)

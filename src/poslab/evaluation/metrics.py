@@ -43,7 +43,11 @@ class Score(NamedTuple):
     rows_right: Tensor
 
     def means(self) -> dict[str, float]:
-        """``loss`` in nats per token, ``accuracy`` (share of tokens right), ``exact_match`` (share of rows right)."""
+        """Return ``loss`` in nats per token, ``accuracy`` (share of tokens right), ``exact_match`` (of rows right).
+
+        ``accuracy`` is next-token accuracy: each token is predicted from the true tokens before it, not from earlier
+        predictions.
+        """
         return {
             "loss": float(self.loss_sum / self.tokens),
             "accuracy": float(self.tokens_right / self.tokens),

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from poslab.config.overrides import override
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import SIMILARITY, SIMILARITY_ROWS
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, by_length
 from poslab.runs.table import MetricsTable
@@ -30,7 +31,8 @@ class EpochLines(Callback):
         self.table.save()
         last = self.table.last()
         log.info(
-            "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, accuracy %.1f %%, exact match %.1f %%",
+            "epoch  %d, step %d of %d: train loss %.4f, val loss %.4f, next-token accuracy %.1f %%, "
+            "exact match %.1f %%",
             trainer.current_epoch + 1,
             trainer.global_step,
             pl_module.total_steps,
@@ -58,10 +60,11 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     for name in ("val/loss", "train/loss"):
         if name in metrics:
             table.add_row(name, f"{metrics[f'start/{name}']:.4f} -> {metrics[name]:.4f}")
-    for name in ("val/accuracy", "val/exact_match"):
+    for name, of in (("val/accuracy", " (next token)"), ("val/exact_match", "")):
         if name in metrics:
-            table.add_row(name, f"{metrics[name]:.1%}")
-    curve = by_length(metrics).get("exact_match", {})
+            table.add_row(name, f"{metrics[name]:.1%}{of}")
+    curves = by_length(metrics)
+    curve = curves.get("exact_match", {})
     if curve:
         unreached = sorted(
             int(name.removeprefix("length/")) for name in result.out_of_reach if name.startswith("length/")
@@ -70,14 +73,19 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         table.add_row(
             "exact match at length", ", ".join([*texts, *(f"{length}: out of reach" for length in unreached)])
         )
+    if free := curves.get("free_accuracy"):
+        table.add_row("free-running accuracy", ", ".join(f"{length}: {share:.1%}" for length, share in free.items()))
     if "copies/completed" in metrics:
         table.add_row("copies", f"{metrics['copies/completed']:.0f} completed; numbers above are means")
     if result.parameters:
         parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
         table.add_row("parameters", ", ".join(parts))
     missing = "no table" if result.status == "completed" else "-"
-    similarity = metrics.get("neighbour_similarity/offset_1")
-    table.add_row("neighbour similarity at 1", f"{similarity:.4f}" if similarity is not None else missing)
+    similarity = missing
+    if SIMILARITY in metrics:
+        rows = f" (positions 0 to {metrics[SIMILARITY_ROWS] - 1:.0f})" if SIMILARITY_ROWS in metrics else ""
+        similarity = f"{metrics[SIMILARITY]:.4f}{rows}"
+    table.add_row("neighbour similarity at 1", similarity)
     table.add_row("seconds", f"{result.wall_seconds:.1f}")
     if result.error:
         table.add_row("error", result.error)

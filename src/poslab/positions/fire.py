@@ -45,7 +45,12 @@ class FIRE(PositionScheme):
         self.initial_threshold = float(threshold)
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
-        """Bias (H, T_q, T_k) for the last ``n_queries`` of ``n_keys`` positions."""
+        """Bias (H, T_q, T_k) for the last ``n_queries`` of ``n_keys`` positions, in fp32 also under autocast."""
+        # In bf16 the inputs of distant keys, close to 1, would be rounded to a few values.
+        with torch.autocast(self.c.device.type, enabled=False):
+            return self._bias(n_queries, n_keys)
+
+    def _bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"]:
         behind = distances(n_queries, n_keys, self.c.device).clamp(min=0).float()
         queries = torch.arange(n_keys - n_queries, n_keys, device=self.c.device, dtype=torch.float32)
         reach = torch.maximum(queries, (self.threshold_factor * self.initial_threshold).abs())

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from poslab.build import build_task, check_memory, check_model_fits
 from poslab.config.schema import TrainConfig, checked
+from poslab.errors import ConfigError
 from poslab.preflight.compiler import check_compiler
 from poslab.runs.folder import RunFolder
 from poslab.runs.resume import named_checkpoint
@@ -70,9 +71,15 @@ def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Le
         # These two load torch, and of a job that they refuse nothing more is needed.
         check_model_fits(job, task)
         check_memory(job, task)
+        from poslab.data.stream import check_holdout
         from poslab.diagnostics import check_diagnostics
         from poslab.preflight.replicas import try_together
         from poslab.training.learners import build_learner
     check_diagnostics(job.diagnostics, task, job.model.max_context_length or task.seq_len)
+    if job.data.holdout is not None:
+        try:
+            check_holdout(task, job.data.holdout, job.data.batch_size, job.model.vocab_size or task.vocab_size)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     small = replace(job, seeds=min(job.seeds, most_replicas))
     return build_learner(job, task) if job.seeds == 1 else try_together(small, task)

@@ -72,10 +72,14 @@ class Task(ABC):
             ValueError: a length that the task does not support.
         """
         if length is None:
-            # A single length is not drawn, so that min_length=length gives the same batches as min_length=None.
-            length = int(rng.choice(self.lengths)) if len(self.lengths) > 1 else self.lengths[0]
+            length = self.draw_length(rng)
         self.check_length(length)
         return self.sample_at(rng, batch_size, length)
+
+    def draw_length(self, rng: np.random.Generator) -> int:
+        """Draw a length of the training range."""
+        # A single length is not drawn, so that min_length=length gives the same batches as min_length=None.
+        return int(rng.choice(self.lengths)) if len(self.lengths) > 1 else self.lengths[0]
 
     @abstractmethod
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
