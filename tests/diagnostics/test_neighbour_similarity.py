@@ -1,13 +1,17 @@
 """The similarity of neighbouring positions: what it shows, and what it remembers."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from poslab.diagnostics import Picture, Scalars
 from poslab.diagnostics.neighbour_similarity import NeighbourSimilarity
 from poslab.evaluation.metrics import neighbour_cosine_curve
-from poslab.positions import LearnedPositionalEmbedding, NoPositions
+from poslab.positions import LearnedPositionalEmbedding, NoPositions, SinusoidalPositionalEmbedding
+from poslab.trained import load
 from support.probes import a_model, findings, pictures
+from support.runs import SMALL, read_json, train
 
 
 def test_similarity_is_the_curve_of_the_models_own_table() -> None:
@@ -56,6 +60,40 @@ def test_without_neighbours_there_are_pictures_but_no_numbers(rows: int | None) 
     assert [type(one) for one in found] == [Picture, Picture]
     written = [one.draw().labels[0].text for one in found if isinstance(one, Picture)]
     assert all(("single row" if rows else "no table") in text for text in written)
+
+
+def test_rows_that_training_does_not_use_are_left_out_and_the_titles_say_so() -> None:
+    """The probe is of the copy task with twelve tokens; the table has 64 rows."""
+    model = a_model(context=64)
+    with torch.no_grad():
+        model.positions.embedding.weight[:12] = torch.arange(12)[:, None] + torch.ones(12, 32)
+    found = findings(NeighbourSimilarity(), model)
+    (scalars,) = [one.values for one in found if isinstance(one, Scalars)]
+    assert scalars["neighbour_similarity/offset_1"] == pytest.approx(1)
+    assert neighbour_cosine_curve(model.positions.table(), 1)[0] < 0.4
+    curve, matrix = (one.draw() for one in found if isinstance(one, Picture))
+    assert curve.labels[0].text == "Neighbour similarity of position vectors 0 to 11 of 64"
+    assert matrix.labels[0].text == "Cosine similarity of position vectors 0 to 11 of 64"
+    (whole,) = [one.draw() for tag, one in pictures(NeighbourSimilarity(), a_model()).items() if tag.endswith("curve")]
+    assert whole.labels[0].text == "Neighbour similarity of position vectors"
+
+
+@pytest.mark.parametrize(
+    ("options", "n_rows"),
+    [({}, 12), ({"train_offset": "random"}, 64), ({"train_positions": "random"}, 64)],
+)
+def test_with_random_positions_training_uses_all_rows(options: dict[str, str], n_rows: int) -> None:
+    for scheme in (LearnedPositionalEmbedding(64, 8, **options), SinusoidalPositionalEmbedding(64, 8, **options)):
+        assert scheme.trained_table(12).equal(scheme.table()[:n_rows])
+    assert NoPositions().trained_table(12) is None
+
+
+def test_the_result_has_the_similarity_of_the_trained_rows(tmp_path: Path) -> None:
+    options = (*SMALL, "model.max_context_length=64", "diagnostics=none", "logger=none")
+    folder = train(tmp_path, *options)
+    _, task, model = load(folder)
+    wanted = neighbour_cosine_curve(model.positions.table()[: task.seq_len], 1)[0]
+    assert read_json(folder / "result.json")["metrics"]["neighbour_similarity/offset_1"] == pytest.approx(wanted)
 
 
 def test_at_least_one_offset_is_needed() -> None:

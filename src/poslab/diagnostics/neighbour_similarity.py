@@ -1,10 +1,11 @@
-"""How alike the vectors of nearby positions are."""
+"""How similar the vectors of neighbouring positions are."""
 
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -21,9 +22,16 @@ def tag(offset: int) -> str:
     return f"neighbour_similarity/offset_{offset}"
 
 
-def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
-    """Mean cosine similarity against the offset, with the untrained table's curve behind it for comparison."""
-    plot = Plot(4.2, 2.5, "Neighbour similarity of position vectors", "offset k (positions apart)", "mean cosine")
+def draw_curve(curve: list[float], start: list[float] | None = None, positions: str = "") -> Figure:
+    """Draw the mean cosine similarity by offset.
+
+    Args:
+        curve: of the present table.
+        start: of the untrained table, drawn dashed; None if ``curve`` is of the untrained table.
+        positions: the positions that are compared, for the title, if they are not all positions of the table.
+    """
+    title = "Neighbour similarity of position vectors"
+    plot = Plot(4.2, 2.5, f"{title}{positions}", "offset k (positions apart)", "mean cosine")
     offsets = np.arange(1, len(curve) + 1)
     low = min(-0.25, *curve, *(start or ())) - 0.1
     marks = np.arange(np.ceil(low * 4) / 4, 1.01, 0.25)
@@ -43,20 +51,24 @@ def draw_curve(curve: list[float], start: list[float] | None = None) -> Figure:
     return plot.figure
 
 
-def draw_matrix(matrix: np.ndarray) -> Figure:
-    """Cosine similarity of every pair of positions, (L, L)."""
-    title = "Cosine similarity of position vectors"
+def draw_matrix(matrix: np.ndarray, positions: str = "") -> Figure:
+    """Draw the cosine similarity of every pair of positions, (n, n)."""
+    title = f"Cosine similarity of position vectors{positions}"
     return matrix_figure(matrix, 3.2, 3.2, title, "position", "position", "cosine", limit=1.0)
 
 
 class NeighbourSimilarity(Diagnostic):
-    """Scalars ``neighbour_similarity/offset_<k>``, the curve over k, and the whole matrix.
+    """Scalars ``neighbour_similarity/offset_<k>``, their curve, and the similarity of all pairs of positions.
 
-    A learned table starts near 0 everywhere and finds its structure; the sinusoidal curve is smooth and stays.
+    Only the rows of the position table that training sequences use are compared. The other rows of a longer table stay
+    as they were initialised and would hide what was learned. If there are such rows, the titles of the pictures name
+    the positions that are compared.
+
+    A learned table starts near 0 at all offsets and changes. The curve of the sinusoidal table is smooth and fixed.
 
     Args:
         every: validations from one look to the next; 0 switches the diagnostic off.
-        max_offset: largest k; a shorter table shows as many as it has.
+        max_offset: largest k; fewer if the table has too few rows.
 
     Raises:
         ValueError: ``max_offset < 1``.
@@ -76,21 +88,25 @@ class NeighbourSimilarity(Diagnostic):
         super().load_state_dict(state_dict)
         self._start = state_dict["start"]
 
-    def _n_offsets(self, table: Tensor | None) -> int:
-        return 0 if table is None else min(self.max_offset, table.shape[0] - 1)
+    def _n_offsets(self, vectors: Float[Tensor, "n d"] | None) -> int:
+        return 0 if vectors is None else min(self.max_offset, vectors.shape[0] - 1)
 
     def scalar_names(self, task: Task, model: LanguageModel) -> list[str]:
-        return [tag(k) for k in range(1, self._n_offsets(model.positions.table()) + 1)]
+        return [tag(k) for k in range(1, self._n_offsets(model.positions.trained_table(task.seq_len)) + 1)]
 
     def look(self, model: LanguageModel, probe: Probe) -> Iterable[Finding]:
-        table = model.positions.table()
-        if table is None or table.shape[0] < 2:
-            reason = "this position scheme has no table" if table is None else "the table has a single row"
+        table, vectors = model.positions.table(), model.positions.trained_table(probe.data.task.seq_len)
+        if table is None or vectors is None or len(vectors) < 2:
+            reason = "this position scheme has no table" if vectors is None else "training uses a single row"
             yield Picture("neighbour_similarity/curve", partial(message_figure, f"No neighbour similarity:\n{reason}"))
             yield Picture("neighbour_similarity/matrix", partial(message_figure, f"No similarity matrix:\n{reason}"))
             return
-        curve = neighbour_cosine_curve(table, self._n_offsets(table))
+        curve = neighbour_cosine_curve(vectors, self._n_offsets(vectors))
         yield Scalars({tag(k): value for k, value in enumerate(curve, start=1)})
-        yield Picture("neighbour_similarity/curve", partial(draw_curve, curve, self._start))
-        yield Picture("neighbour_similarity/matrix", partial(draw_matrix, to_array(neighbour_cosine_matrix(table))))
+        positions = "" if len(vectors) == len(table) else f" 0 to {len(vectors) - 1} of {len(table)}"
+        # In a checkpoint of an older version, the curve of the untrained table may have more offsets.
+        start = self._start[: len(curve)] if self._start else None
+        yield Picture("neighbour_similarity/curve", partial(draw_curve, curve, start, positions))
+        matrix = to_array(neighbour_cosine_matrix(vectors))
+        yield Picture("neighbour_similarity/matrix", partial(draw_matrix, matrix, positions))
         self._start = self._start or curve

@@ -11,13 +11,15 @@ from statistics import fmean
 
 import lightning
 import torch
+from torch import Tensor
 
 from poslab.config.schema import TrainConfig
+from poslab.data.module import TaskData
 from poslab.diagnostics import inspecting
 from poslab.errors import DivergedError, LostFolderError, LostRankError, PrunedError, described
 from poslab.evaluation.metrics import neighbour_cosine_curve
 from poslab.experiment.report import brief_report, final_report
-from poslab.model import LanguageModel, parameters_by_part
+from poslab.model import parameters_by_part
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import COPIES
@@ -168,7 +170,10 @@ class RunRecord:
         return Result(
             status="diverged" if replica.diverged else status,
             error=f"{DivergedError.__name__}: {replica.diverged}" if replica.diverged else error,
-            metrics=final_metrics(replica, model),
+            metrics=final_metrics(
+                replica, None if model is None or task is None else model.positions.trained_table(task.seq_len)
+            ),
+            validation=self._validation_rows(index) if status == "completed" and not replica.diverged else None,
             parameters={} if model is None else parameters_by_part(model.parts()),
             batches_by_length={} if task is None else batches_by_length(replica.batches_by_seq_len, task),
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer, index),
@@ -178,6 +183,13 @@ class RunRecord:
             wall_seconds=round(seconds / len(self.replicas), 3),
             device=None if self.trainer is None else device_name(self.trainer.strategy.root_device),
         )
+
+    def _validation_rows(self, index: int) -> dict[str, float] | None:
+        """What the validation rows of one replica have in common with the batches that it was trained on."""
+        data = None if self.trainer is None else self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, TaskData) or self.trainer is None:
+            return None
+        return data.validation_rows(index, self.trainer.global_step)._asdict()
 
     def _mean_result(self, own: Sequence[Result], status: Status, error: str | None, seconds: float) -> Result:
         """The result of a run of several replicas: the means over those that ended as the run did."""
@@ -194,6 +206,7 @@ class RunRecord:
             status=status,
             error=error,
             metrics=means,
+            validation=None,
             batches_by_length={},
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer),
             overrides=self.overrides,
@@ -251,15 +264,19 @@ def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseExcep
     return "failed", raised if folder.taken() else folder.lost()
 
 
-def final_metrics(files: RunFiles, model: LanguageModel | None) -> dict[str, float]:
-    """Last values, where the losses started, the best of each validation number, and how alike neighbours are."""
+def final_metrics(files: RunFiles, vectors: Tensor | None) -> dict[str, float]:
+    """Last values, the losses at the start, the validation of the best weights, and how similar neighbours are.
+
+    Args:
+        files: of the run.
+        vectors: rows of the position table that training uses, (n, D); None for a scheme without a table.
+    """
     first, last = files.table.first(), files.table.last()
     metrics = dict(last)
     metrics |= {f"start/{name}": first[name] for name in first if name.startswith("val/") or name == "train/loss"}
-    for name in [name for name in last if name.startswith("val/")]:
-        column = files.table.column(name)
-        metrics[f"best/{name}"] = min(column) if name.endswith("loss") else max(column)
-    vectors = None if model is None else model.positions.table()
+    step = files.table.best_step()
+    best = {} if step is None else files.table.rows[step]
+    metrics |= {f"best/{name}": value for name, value in best.items() if name.startswith("val/")}
     if vectors is not None and len(vectors) > 1:
         # Also without the diagnostic: it belongs to the answer.
         metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]

@@ -58,6 +58,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
             record.signals,
             every_n_steps=job.trainer.checkpoint_every_n_steps,
             every_minutes=job.trainer.checkpoint_every_minutes,
+            started_from=record.start.origin,
         )
     )
     return lightning.Trainer(

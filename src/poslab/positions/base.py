@@ -66,6 +66,11 @@ class PositionScheme(nn.Module):
         """All vectors that `embed` can add, (L, D), for diagnostics; None for a scheme without a table."""
         return None if self.max_context_length is None else self.embed(self.max_context_length)
 
+    def trained_table(self, seq_len: int) -> Float[Tensor, "n d"] | None:
+        """The first rows of `table` up to the last one that training sequences of up to ``seq_len`` tokens can use."""
+        table = self.table()
+        return None if table is None else table[:seq_len]
+
     def extend(self, max_context_length: int) -> None:
         """Extend the scheme to sequences of ``max_context_length`` tokens; without a limit there is nothing to do.
 

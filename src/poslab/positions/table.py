@@ -88,6 +88,11 @@ class PositionTable(PositionScheme):
         """The whole table, (L, D), without gradient."""
         return self.rows().detach()
 
+    def trained_table(self, seq_len: int) -> Float[Tensor, "n d"]:
+        """The rows that training sequences of up to ``seq_len`` tokens use: all rows with random positions."""
+        table = self.table()
+        return table[:seq_len] if self.train_offset == self.train_positions == "none" else table
+
     def _random_start(self, seq_len: int) -> int:
         return int(torch.randint(self.max_context_length - seq_len + 1, ()))
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from poslab.config.schema import TrainConfig
 from poslab.errors import described
-from poslab.runs.checkpoint import run_folder_of
 from poslab.runs.folder import RunFolder
 from poslab.runs.hparams import config_text, hparams
 from poslab.runs.names import COPIES
@@ -72,7 +71,7 @@ class RunFiles:
         """
         table, board = MetricsTable(folder.path), None
         if start.checkpoint is not None:
-            origin = run_folder_of(start.checkpoint) if start.elsewhere else None
+            origin = start.origin
             if origin is not None and seed_folder is not None:
                 origin = origin / COPIES / seed_folder
             table.restore(start.step, origin)

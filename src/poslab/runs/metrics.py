@@ -10,8 +10,13 @@ LOGGED = (
     "val/loss",
     "val/accuracy",
     "val/exact_match",
+    "test/loss",
+    "test/accuracy",
+    "test/exact_match",
 )
-"""Scalars that every run logs."""
+"""Scalars that every completed run has logged."""
+MONITORED = "val/loss"
+"""The number whose lowest value decides which weights are the best."""
 SIMILARITY = "neighbour_similarity/offset_1"
 """Stored for every position scheme that has a table of two rows or more, also without the diagnostic."""
 COMPLETED_REPLICAS = "copies/completed"
@@ -24,7 +29,7 @@ def parameter_metrics(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def with_start_and_best(logged: Iterable[str]) -> set[str]:
-    """Logged names, with ``start/...`` for the losses and validation scores and ``best/...`` for the latter."""
+    """Logged names, with ``start/...`` for validation scores and training loss, and ``best/...`` for the former."""
     names = set(logged)
     validation = {name for name in names if name.startswith("val/")}
     started = {f"start/{name}" for name in validation | (names & {"train/loss"})}

@@ -22,9 +22,12 @@ class Result:
     Attributes:
         status: how the run ended.
         error: what went wrong, in one line, or None.
-        metrics: name to number; the last value of every logged scalar, ``start/...`` and ``best/...`` of the
-            validation, and ``train/loss_start``. Of a bundle: the means over the copies that completed, and how many
-            those are as ``copies/completed``.
+        metrics: name to number: the last value of every logged scalar; ``start/...``, the first training loss and
+            the validation of the untrained model; ``best/...``, the validation of the weights in ``best.ckpt``. Of a
+            run of several seeds: the means over the replicas that completed, and their number as ``copies/completed``.
+        validation: of a completed run: ``rows`` of the validation set, ``distinct_rows``, the number of different ones,
+            and ``seen_in_training``, the share of ``rows`` that training batches contained too. None otherwise, and
+            for a run of several seeds, whose replicas have their own.
         batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
         out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.
@@ -38,6 +41,7 @@ class Result:
     status: Status
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    validation: Mapping[str, float] | None = None
     parameters: Mapping[str, int] = field(default_factory=dict)
     batches_by_length: Mapping[str, int] = field(default_factory=dict)
     out_of_reach: Mapping[str, str] = field(default_factory=dict)

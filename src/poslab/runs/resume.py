@@ -9,7 +9,7 @@ from typing import NamedTuple
 from poslab.config.identity import differences, identity
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint
+from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint, run_folder_of
 from poslab.runs.events import keep_events
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import CONFIG_FILE, COPIES
@@ -42,6 +42,11 @@ class Start(NamedTuple):
     @property
     def step(self) -> int:
         return 0 if self.saved is None else self.saved.step
+
+    @property
+    def origin(self) -> Path | None:
+        """The folder of the other run that the checkpoint belongs to; None for a checkpoint of this run."""
+        return run_folder_of(self.saved.path) if self.saved is not None and self.elsewhere else None
 
     @property
     def step_here(self) -> int | None:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+from poslab.runs.metrics import MONITORED
 from poslab.runs.names import METRICS_FILE
 from poslab.system.files import write_atomically
 
@@ -53,6 +54,14 @@ class MetricsTable:
     def last(self) -> dict[str, float]:
         """The last value of every scalar."""
         return {name: value for step in sorted(self.rows) for name, value in self.rows[step].items()}
+
+    def best_step(self) -> int | None:
+        """The step of the lowest validation loss after step 0, the first if several are equal: that of ``best.ckpt``.
+
+        None if there is no validation after step 0.
+        """
+        losses = {step: row[MONITORED] for step, row in sorted(self.rows.items()) if step and MONITORED in row}
+        return min(losses, key=losses.__getitem__, default=None)
 
     def column(self, name: str) -> list[float]:
         """Every value of one scalar, by step."""

@@ -15,14 +15,15 @@ from poslab.config.identity import model_settings
 from poslab.model import LanguageModel
 from poslab.runs.events import event_sizes
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import MONITORED
 from poslab.runs.table import MetricsTable
 from poslab.system.files import write_atomically
 from poslab.system.signals import DeferredSignals
+from poslab.training.best_scores import log_test_scores
 from poslab.training.module import TrainingModule
 from poslab.training.payload import export
 from poslab.training.replicas import Replicas
 
-MONITORED = "val/loss"
 # Beside the checkpoints: pictures, events, the log.
 SLACK_BYTES = 16 * 2**20
 
@@ -40,6 +41,8 @@ class DurableFiles(TorchCheckpointIO):
 class Checkpoints(Checkpoint):
     """Keeps ``last.ckpt``, and as ``best.ckpt`` the one with the lowest validation loss; stops a run on a signal.
 
+    At the end of the run the best weights are scored on the test set.
+
     Of several replicas the run's own two files hold the whole training; each replica's hold its model alone.
 
     Lightning's ModelCheckpoint saves the last one only where it is also a new best, forgets the best of a folder that
@@ -53,6 +56,7 @@ class Checkpoints(Checkpoint):
         signals: those that ask the run to stop.
         every_n_steps: updates from one checkpoint within an epoch to the next; None for none.
         every_minutes: the same by the clock.
+        started_from: folder of the run whose checkpoint this run started from by ``ckpt_path``.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Checkpoints(Checkpoint):
         signals: DeferredSignals,
         every_n_steps: int | None = None,
         every_minutes: float | None = None,
+        started_from: Path | None = None,
     ) -> None:
         self.folder = folder
         self.replicas = replicas
@@ -72,6 +77,7 @@ class Checkpoints(Checkpoint):
         self.signals = signals
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
+        self.started_from = started_from
         self._saved_at = time.monotonic()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
@@ -105,6 +111,11 @@ class Checkpoints(Checkpoint):
         self._save(trainer, trainer.strategy.broadcast(is_best(self.replicas.means.table)))
         if trainer.global_step < pl_module.total_steps and self._stop_asked(trainer):
             self.signals.deliver()
+
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        # Not at the end of the training loop, which a run that was stopped after its last step does not enter again.
+        assert isinstance(pl_module, TrainingModule)
+        log_test_scores(trainer, pl_module, self.started_from)
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
@@ -158,9 +169,9 @@ class Checkpoints(Checkpoint):
 
 
 def is_best(table: MetricsTable) -> bool:
-    """Whether the last validation loss of a table is its lowest, the untrained model's at step 0 left out."""
-    losses = [row[MONITORED] for step, row in sorted(table.rows.items()) if step and MONITORED in row]
-    return len(losses) < 2 or losses[-1] < min(losses[:-1])
+    """Whether the weights at the last validation are the best so far, see `MetricsTable.best_step`."""
+    validated = [step for step, row in table.rows.items() if step and MONITORED in row]
+    return not validated or table.best_step() == max(validated)
 
 
 def room_for(model: LanguageModel, replicas: int) -> int:

@@ -59,7 +59,7 @@ def metric_names(job: TrainConfig) -> set[str]:
     diagnostics = build_diagnostics(job.diagnostics, Gallery())
     declared = [name for diagnostic in diagnostics for name in diagnostic.scalar_names(task, model)]
     names = with_start_and_best([*LOGGED, *declared]) | {*parameter_metrics(parameters_by_part(model.parts())), SECONDS}
-    table = model.positions.table()
+    table = model.positions.trained_table(task.seq_len)
     if table is not None and len(table) > 1:
         names.add(SIMILARITY)
     if job.seeds > 1:
