@@ -121,6 +121,8 @@ def test_the_summary_shows_the_value_of_the_same_role_before_training() -> None:
     mixed = [[dict.fromkeys(ROLES, 0.2) | {"self": 0.3}]]
     (cell,) = [text for text in texts(draw_roles(mixed, 16, 9, {}, start)) if "\n" in text]
     assert cell == "mixed\n0.30 (0.03) self"
+    longest = [[dict.fromkeys(ROLES, 0.2) | {"previous_token": 0.3}] * 16] * 2
+    assert_readable(draw_roles(longest, 16, 9, {9: [[-0.001] * 16] * 2}, longest))
 
 
 def test_the_roles_before_training_are_kept_in_checkpoints() -> None:

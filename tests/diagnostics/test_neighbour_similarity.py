@@ -93,7 +93,9 @@ def test_the_result_has_the_similarity_of_the_trained_rows(tmp_path: Path) -> No
     folder = train(tmp_path, *options)
     _, task, model = load(folder)
     wanted = neighbour_cosine_curve(model.positions.table()[: task.seq_len], 1)[0]
-    assert read_json(folder / "result.json")["metrics"]["neighbour_similarity/offset_1"] == pytest.approx(wanted)
+    metrics = read_json(folder / "result.json")["metrics"]
+    assert metrics["neighbour_similarity/offset_1"] == pytest.approx(wanted)
+    assert metrics["neighbour_similarity/rows"] == 12
 
 
 def test_at_least_one_offset_is_needed() -> None:

@@ -28,6 +28,7 @@ METRICS = {
     "val/accuracy": 0.9951,
     "val/exact_match": 0.9961,
     "neighbour_similarity/offset_1": 0.35064,
+    "neighbour_similarity/rows": 12.0,
 }
 PARAMETERS = {"total": 8833, "token_embedding": 2080, "position": 384, "attention": 4224, "head": 2145}
 
@@ -76,7 +77,7 @@ def test_report_has_the_rest_of_what_a_person_wants_to_know(tmp_path: Path) -> N
     assert table["val/accuracy"] == "99.5% (next token)"
     assert table["val/exact_match"] == "99.6%"
     assert table["parameters"] == "total 8,833, token_embedding 2,080, position 384, attention 4,224, head 2,145"
-    assert table["neighbour similarity at 1"] == "0.3506"
+    assert table["neighbour similarity at 1"] == "0.3506 (positions 0 to 11)"
     assert table["seconds"] == "1.9"
     assert table["results"].replace(" ", "") == str(tmp_path)
     assert "error" not in table

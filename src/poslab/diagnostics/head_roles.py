@@ -63,8 +63,8 @@ def draw_roles(
     cost = costs.get(step)
     title = f"Each head's strongest role, mean over {n_sequences} sequences"
     title += " (before training)" if start else ""
-    title += "; rise of the loss with its mean output" if cost else ""
-    size = 0.92 * n_heads, 0.62 * n_layers
+    title += "; loss: rise with its mean output" if cost else ""
+    size = (1.08 if start else 0.92) * n_heads, 0.62 * n_layers
     plot = MapPlot(*size, title, "head", "layer", n_heads, n_layers, colour_bar=False, framed=False)
     colours = np.ones((n_layers, n_heads, 4))
     for layer, of_layer in enumerate(roles):

@@ -22,6 +22,7 @@ from poslab.experiment.report import brief_report, final_report
 from poslab.model import parameters_by_part
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import SIMILARITY, SIMILARITY_ROWS
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, Status
 from poslab.runs.resume import Start, claim, find_start, restore_files
@@ -34,8 +35,6 @@ from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
-
-SIMILARITY = "neighbour_similarity/offset_1"
 
 
 class RunRecord:
@@ -280,6 +279,7 @@ def final_metrics(files: RunFiles, vectors: Tensor | None) -> dict[str, float]:
     if vectors is not None and len(vectors) > 1:
         # Also without the diagnostic: it belongs to the answer.
         metrics[SIMILARITY] = neighbour_cosine_curve(vectors, max_offset=1)[0]
+        metrics[SIMILARITY_ROWS] = float(len(vectors))
     # JSON has no NaN and no infinity; `status` and `error` say what happened.
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 

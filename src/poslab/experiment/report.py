@@ -10,6 +10,7 @@ from rich.table import Table
 
 from poslab.config.overrides import override
 from poslab.runs.folder import RunFolder
+from poslab.runs.metrics import SIMILARITY, SIMILARITY_ROWS
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, by_length
 from poslab.runs.table import MetricsTable
@@ -80,8 +81,11 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         parts = [f"{part} {count:,}" for part, count in result.parameters.items()]
         table.add_row("parameters", ", ".join(parts))
     missing = "no table" if result.status == "completed" else "-"
-    similarity = metrics.get("neighbour_similarity/offset_1")
-    table.add_row("neighbour similarity at 1", f"{similarity:.4f}" if similarity is not None else missing)
+    similarity = missing
+    if SIMILARITY in metrics:
+        rows = f" (positions 0 to {metrics[SIMILARITY_ROWS] - 1:.0f})" if SIMILARITY_ROWS in metrics else ""
+        similarity = f"{metrics[SIMILARITY]:.4f}{rows}"
+    table.add_row("neighbour similarity at 1", similarity)
     table.add_row("seconds", f"{result.wall_seconds:.1f}")
     if result.error:
         table.add_row("error", result.error)

@@ -18,7 +18,9 @@ LOGGED = (
 MONITORED = "val/loss"
 """The number whose lowest value decides which weights are the best."""
 SIMILARITY = "neighbour_similarity/offset_1"
-"""Stored for every position scheme that has a table of two rows or more, also without the diagnostic."""
+"""Stored if training uses two or more rows of a position table, with or without the diagnostic."""
+SIMILARITY_ROWS = "neighbour_similarity/rows"
+"""Stored beside it: the number of rows that were compared, the first ones of the table."""
 COMPLETED_REPLICAS = "copies/completed"
 """Stored by a run of several seeds."""
 

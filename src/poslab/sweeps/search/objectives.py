@@ -8,7 +8,14 @@ from poslab.build import build_model, build_task
 from poslab.config.rules import nearest
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.runs.metrics import COMPLETED_REPLICAS, LOGGED, SIMILARITY, parameter_metrics, with_start_and_best
+from poslab.runs.metrics import (
+    COMPLETED_REPLICAS,
+    LOGGED,
+    SIMILARITY,
+    SIMILARITY_ROWS,
+    parameter_metrics,
+    with_start_and_best,
+)
 
 SECONDS = "seconds"
 
@@ -61,7 +68,7 @@ def metric_names(job: TrainConfig) -> set[str]:
     names = with_start_and_best([*LOGGED, *declared]) | {*parameter_metrics(parameters_by_part(model.parts())), SECONDS}
     table = model.positions.trained_table(task.seq_len)
     if table is not None and len(table) > 1:
-        names.add(SIMILARITY)
+        names |= {SIMILARITY, SIMILARITY_ROWS}
     if job.seeds > 1:
         names.add(COMPLETED_REPLICAS)
     return names
