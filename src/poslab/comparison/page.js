@@ -128,15 +128,15 @@
     { key: "val/loss", title: "validation loss", x: "step", logY: true },
     { key: "train/loss", title: "training loss", x: "step", logY: true },
     { key: "val/exact_match", title: "exact match", x: "step", share: true },
-    { key: "val/accuracy", title: "accuracy", x: "step", share: true },
+    { key: "val/accuracy", title: "next-token accuracy", x: "step", share: true },
     { key: "length/exact_match", title: "exact match by length", x: "length", share: true },
-    { key: "length/accuracy", title: "accuracy by length", x: "length", share: true },
+    { key: "length/accuracy", title: "next-token accuracy by length", x: "length", share: true },
     { key: "neighbour_similarity", title: "neighbour similarity", x: "positions apart" },
   ];
   const RESULTS = [
     { key: "best/val/loss", title: "best validation loss", logY: true },
     { key: "val/exact_match", title: "exact match", share: true },
-    { key: "val/accuracy", title: "accuracy", share: true },
+    { key: "val/accuracy", title: "next-token accuracy", share: true },
     { key: "steps", title: "first step at 99 % exact match" },
   ];
   const curveOf = (job, key) => job.curves[key] && { job, xs: data.steps[job.curves[key][0]], ys: job.curves[key][1] };

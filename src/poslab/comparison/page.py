@@ -151,7 +151,7 @@ def _settings(settings: Sequence[Setting]) -> str:
     names = short_names([*settings[0].levels])
     heads = [_head(name) for name in names.values()]
     heads += [_head("n", True), _head("exact match", True), _forest_head()]
-    heads += [_head(name, True) for name in ("accuracy", "val loss", QUARTER)]
+    heads += [_head(name, True) for name in ("next-token accuracy", "val loss", QUARTER)]
     rows = "\n".join(f"<tr>{_setting_cells(setting)}</tr>" for setting in settings)
     single = any(len(setting.jobs) == 1 for setting in settings)
     lead = "Means over n seeds with their 95 % intervals (Student's t); geometric means for losses and steps. "

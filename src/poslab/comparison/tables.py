@@ -16,6 +16,16 @@ Cell = str | float | None
 FIRST_STEP = "first step at 99 % exact match"
 RATIO, ROWS, SEEN = "position_over_token", "distinct_rows", "seen_in_training"
 OUT_OF_REACH = "out of reach"
+SCORES = {
+    "exact_match": "exact match",
+    "accuracy": "next-token accuracy",
+    "free_accuracy": "free-running accuracy",
+}
+TEST = (
+    ("test/loss", "test loss", number),
+    ("test/accuracy", "next-token test accuracy", percent),
+    ("test/exact_match", "test exact match", percent),
+)
 QUARTER = "steps to a quarter of the start loss"
 MARKS = {"different": "**", "suggestive": "*", "equivalent": "", "unknown": "*"}
 
@@ -47,9 +57,10 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
     parts = dict.fromkeys(part for job in jobs for part in job.parameters)
     scores = [
         (length, score)
-        for score in ("exact_match", "accuracy")
+        for score in SCORES
         for length in sorted({length for job in jobs for length in (*job.by_length, *job.lengths_out_of_reach)})
-        if any(f"length/{length}/{score}" in job.metrics or length in job.lengths_out_of_reach for job in jobs)
+        if any(f"length/{length}/{score}" in job.metrics for job in jobs)
+        or (score != "free_accuracy" and any(length in job.lengths_out_of_reach for job in jobs))
     ]
     any_out_of_reach = any(job.out_of_reach for job in jobs)
     return [
@@ -62,12 +73,17 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
         Column("overrides", "overrides", lambda job: " ".join(job.overrides), main=False),
         *(_parameters(part) for part in sorted(parts, key=lambda part: (part != "total", part))),
         _metric("best/val/loss", "best val loss", main=False),
-        _metric("best/val/accuracy", "best accuracy", percent, main=False),
-        _metric("best/val/exact_match", "best exact match", percent, main=False),
+        _metric("best/val/accuracy", "next-token accuracy at best val loss", percent, main=False),
+        _metric("best/val/exact_match", "exact match at best val loss", percent, main=False),
         _metric("val/loss", "val loss"),
-        _metric("val/accuracy", "accuracy", percent),
+        _metric("val/accuracy", "next-token accuracy", percent),
         _metric("val/exact_match", "exact match", percent),
         _metric("train/loss", "train loss"),
+        *(
+            _metric(name, title, text, main=False)
+            for name, title, text in TEST
+            if any(name in job.metrics for job in jobs)
+        ),
         *(_at_length(length, score) for length, score in scores),
         *([Column("out_of_reach", "out of reach", _out_of_reach, main=False)] if any_out_of_reach else []),
         _metric("neighbour_similarity/offset_1", "neighbour similarity"),
@@ -77,7 +93,7 @@ def columns(jobs: Sequence[Job], axes: Sequence[str]) -> list[Column]:
         Column("learning/source", "losses read", lambda job: job.learning.source, main=False),
         *_stored(jobs),
         _reached("val/exact_match", FIRST_STEP),
-        _reached("val/accuracy", "first step at 99 % accuracy", main=False),
+        _reached("val/accuracy", "first step at 99 % next-token accuracy", main=False),
         Column("wall_seconds", "seconds", lambda job: job.wall_seconds),
     ]
 
@@ -120,11 +136,14 @@ def _stored(jobs: Sequence[Job]) -> list[Column]:
     shown = [
         Column("start/position_over_token", "positions / tokens at the start", lambda job: job.start.get(RATIO)),
         Column("validation/distinct_rows", "distinct validation rows", lambda job: job.validation.get(ROWS), _whole),
-        Column(
-            "validation/seen_in_training", "of them seen in training", lambda job: job.validation.get(SEEN), percent
-        ),
+        Column("validation/seen_in_training", "validation rows seen in training", _seen, percent),
     ]
-    return [column._replace(main=False) for column in shown if any(column.get(job) is not None for job in jobs)]
+    found = [column for column in shown if any(column.get(job) is not None for job in jobs)]
+    return [column._replace(main=column.get is _seen) for column in found]
+
+
+def _seen(job: Job) -> float | None:
+    return job.validation.get(SEEN)
 
 
 def _whole(value: float | None) -> str:
@@ -135,7 +154,7 @@ def _at_length(length: int, score: str) -> Column:
     name = f"length/{length}/{score}"
     return Column(
         name,
-        f"{score.replace('_', ' ')} at {length}",
+        f"{SCORES[score]} at {length}",
         lambda job: job.metrics.get(name),
         percent,
         main=score == "exact_match",
@@ -215,7 +234,15 @@ def _item(statement: Statement) -> str:
 
 def _setting_table(settings: Sequence[Setting]) -> list[str]:
     axes = list(settings[0].levels)
-    head = [*short_names(axes).values(), "n", "exact match", "accuracy", "val loss", QUARTER, "not completed"]
+    head = [
+        *short_names(axes).values(),
+        "n",
+        "exact match",
+        "next-token accuracy",
+        "val loss",
+        QUARTER,
+        "not completed",
+    ]
     rows = [
         [
             *(show(setting.levels[axis]) for axis in axes),

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean
 
 import lightning
@@ -22,6 +22,7 @@ from poslab.experiment.report import brief_report, final_report
 from poslab.model import parameters_by_part
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
+from poslab.runs.learning import learning_of
 from poslab.runs.metrics import COMPLETED_REPLICAS, SIMILARITY, SIMILARITY_ROWS
 from poslab.runs.names import COPIES
 from poslab.runs.result import Result, Status
@@ -178,6 +179,7 @@ class RunRecord:
             validation=self._validation_rows(index) if status == "completed" and not replica.diverged else None,
             parameters={} if model is None else parameters_by_part(model.parts()),
             start=replica.start,
+            learning=learning_of(replica.table.dated(), asdict(self.job)).stored() if replica.table.rows else None,
             batches_by_length={} if task is None else batches_by_length(replica.batches_by_seq_len, task),
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer, index),
             overrides=replica.overrides,
@@ -211,6 +213,7 @@ class RunRecord:
             metrics=means,
             start=mean_start(own),
             validation=None,
+            learning=None,
             batches_by_length={},
             out_of_reach={} if self.trainer is None else out_of_reach(self.trainer),
             overrides=self.overrides,

@@ -28,6 +28,8 @@ class Result:
         validation: of a completed run: ``rows`` of the validation set, ``distinct_rows``, the number of different ones,
             and ``seen_in_training``, the share of ``rows`` that training batches contained too. None otherwise, and
             for a run of several seeds, whose replicas have their own.
+        learning: how fast the run learned, `poslab.runs.learning.Learning.stored`; None before a run has a loss, and
+            for a run of several seeds, whose replicas have their own.
         batches_by_length: batches that the run trained on, by the length of their rows in the task's own unit.
         out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.
@@ -46,6 +48,7 @@ class Result:
     validation: Mapping[str, float] | None = None
     parameters: Mapping[str, int] = field(default_factory=dict)
     start: Mapping[str, float | None] = field(default_factory=dict)
+    learning: Mapping[str, Any] | None = None
     batches_by_length: Mapping[str, int] = field(default_factory=dict)
     out_of_reach: Mapping[str, str] = field(default_factory=dict)
     overrides: Sequence[str] = ()

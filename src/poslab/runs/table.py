@@ -33,7 +33,7 @@ class MetricsTable:
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, ["step", *names], lineterminator="\n")
         table.writeheader()
-        table.writerows({"step": step, **self.rows[step]} for step in sorted(self.rows))
+        table.writerows(self.dated())
         write_atomically(self.path, text.getvalue().encode())
 
     def restore(self, step: int, folder: Path | None = None) -> None:
@@ -63,6 +63,6 @@ class MetricsTable:
         losses = {step: row[MONITORED] for step, row in sorted(self.rows.items()) if step and MONITORED in row}
         return min(losses, key=losses.__getitem__, default=None)
 
-    def column(self, name: str) -> list[float]:
-        """Every value of one scalar, by step."""
-        return [self.rows[step][name] for step in sorted(self.rows) if name in self.rows[step]]
+    def dated(self) -> list[dict[str, float]]:
+        """Every row with its step, in the order of the steps."""
+        return [{"step": step, **self.rows[step]} for step in sorted(self.rows)]
