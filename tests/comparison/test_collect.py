@@ -189,3 +189,13 @@ def test_how_fast_a_job_goes_is_no_axis():
     assert varying(jobs) == []
     assert not is_setting("trainer.threads=2")
     assert is_setting("trainer.max_epochs=2")
+
+
+def test_a_job_that_is_older_than_a_setting_has_the_value_of_then(tmp_path: Path) -> None:
+    older = write_job(tmp_path / "older", seed=1, pos="sinusoidal")
+    write_job(tmp_path / "newer", seed=2, pos="sinusoidal", pos__scale=1.0, optimizer__weight_decay_on="all")
+    write_job(tmp_path / "learned", seed=3, pos="learned", optimizer__weight_decay_on="matrices")
+    found = {job.name: job.settings for job in collect([tmp_path])}
+    assert found["older"] | {"seed": 2} == found["newer"]
+    assert "pos.scale" not in found["learned"]
+    assert collect([older])[0].settings.get("pos.scale") is None, "nothing to agree with"

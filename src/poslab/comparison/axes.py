@@ -27,11 +27,12 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
         if name == "_target_":
             settings[part] = choice_of(value)
         else:
-            settings[key] = _plain(value)
+            settings[key] = plain(value)
     return settings
 
 
-def _plain(value: Any) -> Value:
+def plain(value: Any) -> Value:
+    """A setting's value as a level: numbers and texts as they are, anything else as JSON."""
     # Truth values as text: in Python True equals 1, and an axis of 1 and true would lose a level.
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         return value

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, typed_settings
+from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, plain, typed_settings
 from poslab.comparison.history import History, read_history
+from poslab.config.identity import NO_VALUE, SETTINGS
 from poslab.errors import ComparisonError
 from poslab.runs.learning import Learning
 from poslab.runs.names import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED
@@ -118,12 +119,25 @@ def collect(folders: Sequence[Path]) -> list[Job]:
     runs = {replica: parent for run, parent in runs.items() for replica in replicas_of(run)}
     names = _distinct_names({*runs.values(), *sweeps})
     jobs = [read_job(run, names[parent], _name_below(run, parent)) for run, parent in runs.items()]
+    _fill_in_older_values(jobs)
     known = {key for job in jobs for key in job.settings}
     for sweep in dict.fromkeys(sweeps):
         jobs += _invalid_jobs(sweep, names[sweep], known)
     if not jobs:
         raise ComparisonError(f"no runs in {', '.join(map(str, folders))}; name a sweep folder or a run folder")
     return jobs
+
+
+def _fill_in_older_values(jobs: Sequence[Job]) -> None:
+    """Give a job that is older than a setting the value that it had then, if a newer job with the same part has one."""
+    for key, setting in SETTINGS.items():
+        part = key.partition(".")[0]
+        if setting.before is NO_VALUE:
+            continue
+        newer = {job.settings.get(part) for job in jobs if key in job.settings}
+        for job in jobs:
+            if job.settings and key not in job.settings and job.settings.get(part) in newer:
+                job.settings[key] = plain(setting.before)
 
 
 def replicas_of(run: Path) -> list[Path]:
