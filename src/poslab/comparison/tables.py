@@ -26,7 +26,7 @@ TEST = (
     ("test/accuracy", "next-token test accuracy", percent),
     ("test/exact_match", "test exact match", percent),
 )
-QUARTER = "steps to a quarter of the start loss"
+QUARTER = "steps to a quarter loss"
 MARKS = {"different": "**", "suggestive": "*", "equivalent": "", "unknown": "*"}
 
 
