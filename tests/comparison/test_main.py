@@ -47,7 +47,7 @@ def test_margin_tuning_and_target_are_flags(compared: Path, tmp_path: Path, caps
     out = ["--output", str(tmp_path)]
     main([str(compared), *out, "--margin", "1.5", "--target", "1.2"])
     assert json.loads((tmp_path / "comparison.json").read_text())["margin"] == 1.5
-    assert "to show 1.20x" in (tmp_path / "comparison.md").read_text()
+    assert "a ratio of 1.20x would need" in (tmp_path / "comparison.md").read_text()
     main([str(compared), *out, "--tune", "model.n_heads"])
     assert {each["axis"] for each in json.loads((tmp_path / "comparison.json").read_text())["verdicts"]} == {"pos"}
     capsys.readouterr()

@@ -60,8 +60,7 @@ def test_a_clear_difference_is_stated_with_its_test() -> None:
     )
     assert found.text.endswith(" points apart; 3 seeds, 3 of 3 pairs agree)")
     assert (
-        "medians 79.5 % (alibi) and 17.5 % (rope); paired t-test on exact match past the training length"
-        in found.detail
+        "means 79.5 % (alibi) and 17.5 % (rope); paired t-test on exact match past the training length" in found.detail
     )
     assert ("p < 0.001" if p < 0.001 else f"p = {p:.2g}") in found.detail
     assert found.verdict is not None

@@ -45,8 +45,8 @@ def test_by_counts_where_these_differ_clearly() -> None:
     assert first.text == "5 of 16 jobs did not complete: 5 diverged"
     assert sentence.kind == "different"
     assert sentence.text == (
-        "5 of 8 with none diverged; the task is learned in 8 of 8 runs with sinusoidal and in 0 of 8 with none "
-        "(one of the two in 8 seeds)"
+        "5 of 8 jobs with none diverged; the task is learned in 8 of 8 runs with sinusoidal and in 0 of 8 with none "
+        "(only one of the two in 8 seeds)"
     )
     assert "sign test on seeds, p = 0.0078" in sentence.detail
 
@@ -121,8 +121,8 @@ def test_one_seed_cannot_tell_and_says_how_many_to_run() -> None:
 def test_the_number_of_seeds_is_a_range_for_a_ratio_that_was_asked_for() -> None:
     jobs = grid(random.Random(0), spread=0.2, every=2)
     said = say(jobs, Plan(target=1.2))
-    assert any("to show 1.20x: " in each.detail for each in said)
-    assert not any("to show" in each.detail for each in say(jobs))
+    assert any("a ratio of 1.20x would need " in each.detail for each in said)
+    assert not any("would need" in each.detail for each in say(jobs))
 
 
 def test_all_failed() -> None:
@@ -141,7 +141,7 @@ def test_a_level_without_a_completed_job_is_named_and_lost_jobs_are_counted() ->
     ]  # fmt: skip
     said = say(jobs)
     assert said[0].text == "5 of 12 jobs did not complete: 5 failed"
-    assert said[1].text.startswith("1 of 4 with lr 0.01 failed; ")
+    assert said[1].text.startswith("1 of 4 jobs with lr 0.01 failed; ")
     assert said[-1].text == "lr 0.1: no job completed (4 failed)"
 
 

@@ -74,7 +74,7 @@ def test_the_text_says_it_first_then_shows_settings_and_reasons(compared: Path) 
     assert text.splitlines()[0] == "# Comparison of 13 jobs"
     assert text.splitlines()[2] == "- *2 of 12 jobs did not complete: 1 broken, 1 diverged.*"
     assert text.splitlines()[3].startswith(
-        "- **1 of 6 with learned was broken, 1 of 6 with learned diverged; sinusoidal"
+        "- **1 of 6 jobs with learned was broken, 1 of 6 jobs with learned diverged; sinusoidal"
     )
     assert text.index("Holm") < text.index("## By setting") < text.index("## Not completed")
     # 0.001, 0.002 and 0.003: their geometric mean, and its interval by t with two degrees of freedom.

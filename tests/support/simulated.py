@@ -39,7 +39,7 @@ def job(
         settings=levels,
         seed=int(levels["seed"]),
         metrics={"val/loss": loss, EXACT: float(steps is not None)} if status == "completed" else {},
-        learning=Learning(quarter=quarter, area=area, source="train"),
+        learning=Learning(quarter=quarter, area=area, source="validation" if every > 20 else "train"),
     )
 
 

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0]
     try:
-        comparison = write_comparison(options.folders, target, _plan(options))
+        comparison = write_comparison(options.folders, target, _plan(options), options.tune or ())
     except (ComparisonError, ConfigError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:

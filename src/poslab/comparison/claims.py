@@ -47,11 +47,15 @@ class Judgement:
     holds: bool | None
 
 
+SHARES = ("exact_match", "accuracy")
+"""Ends of the names of metrics between 0 and 1."""
+
+
 class _Measured(NamedTuple):
     """A metric of the jobs that a claim selects.
 
     Attributes:
-        by_seed: the mean over the jobs of each seed; a diverged job counts as 0, the worst value of a share.
+        by_seed: the mean over the jobs of each seed; a diverged job counts as the value that is worst for the claim.
         jobs: number of jobs with the metric.
         diverged: number of jobs that diverged.
     """
@@ -70,14 +74,14 @@ def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Judgement
 
     A claim holds only if the one-sided 95 % bound of the mean over seeds passes the expectation, so one seed shows
     nothing. A difference to other jobs is taken seed by seed where both have at least two seeds in common. A job that
-    diverged counts as a score of 0. Jobs without the metric, for example because a length is out of reach, are ignored;
-    if no job has it, the claim is not judged.
+    diverged counts as the worst score; with a metric that is no share, the claim then does not hold. Jobs without the
+    metric, for example because a length is out of reach, are ignored; if no job has it, the claim is not judged.
 
     Raises:
         ConfigError: ``claim.than`` has more than one set of alternatives.
     """
     known_metrics = {name for job in jobs for name in job.metrics}
-    found = _measure(claim.metric, _matching(claim.where, jobs))
+    found = _measure(claim.metric, _matching(claim.where, jobs), 1.0 if claim.below is not None else 0.0)
     expected = [f"above {claim.above:g}"] if claim.above is not None else []
     expected += [f"below {claim.below:g}"] if claim.below is not None else []
     if claim.than is not None:
@@ -92,13 +96,16 @@ def judge(claim: ClaimConfig, jobs: Sequence[Job], sweep: str = "") -> Judgement
         measured += [_bound("at least", low)] if claim.above is not None else []
         measured += [_bound("at most", high)] if claim.below is not None else []
     if claim.than is not None:
-        others = {label: _measure(claim.metric, group) for label, group in _groups(claim.than, jobs).items()}
+        others = {label: _measure(claim.metric, group, 1.0) for label, group in _groups(claim.than, jobs).items()}
         for label, other in others.items():
             if found.by_seed and other.by_seed:
                 low = _lowest_difference(found, other)
                 passed.append(low > claim.by)
-                measured.append(f"more than {label} ({_text(other)}), by {_bound('at least', low)}")
+                measured.append(f"more than {label} ({_text(other)}), {_bound('by at least', low)}")
     holds = all(passed) if passed else None
+    if found.diverged and claim.metric in known_metrics and (not found.jobs or not claim.metric.endswith(SHARES)):
+        # A loss has no worst value, and of jobs that all diverged only that is known.
+        holds = False
     return Judgement(claim, sweep, ", ".join(expected), "; ".join(measured), holds)
 
 
@@ -156,7 +163,7 @@ def _groups(where: str, jobs: Sequence[Job]) -> dict[str, list[Job]]:
     return groups
 
 
-def _measure(metric: str, jobs: Sequence[Job]) -> _Measured:
+def _measure(metric: str, jobs: Sequence[Job], worst: float) -> _Measured:
     rows: dict[Value | None, list[float]] = {}
     scored = [job for job in jobs if job.completed and metric in job.metrics]
     diverged = [job for job in jobs if not job.completed]
@@ -164,7 +171,7 @@ def _measure(metric: str, jobs: Sequence[Job]) -> _Measured:
         rows.setdefault(job.settings.get(SEED, job.seed), []).append(job.metrics[metric])
     if scored:
         for job in diverged:
-            rows.setdefault(job.settings.get(SEED, job.seed), []).append(0.0)
+            rows.setdefault(job.settings.get(SEED, job.seed), []).append(worst)
     return _Measured({seed: fmean(values) for seed, values in rows.items()}, len(scored), len(diverged))
 
 
@@ -215,7 +222,7 @@ def table(verdicts: Sequence[Judgement]) -> str:
         f"{len(verdicts)} claims: {counts['yes']} hold, {counts['**not shown**']} are not shown, "
         f"{counts['not judged']} are not judged.",
         "Measured is the mean over seeds, with the smallest and the largest seed. A claim holds if the one-sided 95 % "
-        "bound of the mean passes; a job that diverged counts as a score of 0.",
+        "bound of the mean passes; a job that diverged counts as the worst score.",
         "",
         "| claim | expected | measured | holds | source | sweep |",
         "|---|---|---|---|---|---|",

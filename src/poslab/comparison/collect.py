@@ -47,6 +47,7 @@ class Job:
         versions: package name to version.
         history: curves and first steps from ``metrics.csv``.
         learning: how fast the job learned, from ``metrics.csv``.
+        validated: the same as read from the validation set.
         start: scale of positions and tokens at the start, as in ``result.json``.
         validation: rows of the validation set, distinct ones, and the share seen in training, as in ``result.json``.
         comparison: how its sweep is to be compared, as in its configuration.
@@ -68,6 +69,7 @@ class Job:
     versions: dict[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
     learning: Learning = field(default_factory=Learning)
+    validated: Learning = field(default_factory=Learning)
     start: dict[str, float] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
     comparison: dict[str, Any] = field(default_factory=dict)
@@ -195,9 +197,9 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         if result:
             problems.append(f"{RESULT_FILE} has no known status ({status!r})")
         status = BROKEN
-    history, learning = History(), Learning()
+    history, learning, validated = History(), Learning(), Learning()
     try:
-        history, learning = read_history(folder / METRICS_FILE, config)
+        history, learning, validated = read_history(folder / METRICS_FILE, config)
     except FileNotFoundError:
         if status == COMPLETED:
             problems.append(f"no {METRICS_FILE}")
@@ -226,6 +228,7 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         versions={str(name): str(value) for name, value in _mapping(result.get("versions")).items()},
         history=history,
         learning=learning,
+        validated=validated,
         start=_numbers(result.get("start")),
         validation=_numbers(result.get("validation")),
         comparison=_mapping(config.get("comparison")),

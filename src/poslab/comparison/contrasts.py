@@ -17,19 +17,18 @@ How a contrast is tested:
   are a family of their own in Holm's adjustment.
 """
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from statistics import fmean, median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from poslab.comparison.axes import SEED, Value, is_numeric, order
 from poslab.comparison.collect import INVALID, Job, distinct
-from poslab.comparison.levels import Cell, Grid, Level, Seed, complete_block, grid, level_of, own_options
-from poslab.comparison.outcomes import AREA, EVERY, SPEED, Name, Outcome, learned
-from poslab.comparison.statistics import Estimate, holm, interaction, paired, sign_test, welch
+from poslab.comparison.findings import Finding, finding, pairs_of, read_alike
+from poslab.comparison.levels import Cell, Grid, Level, Seed, grid, level_of, own_options
+from poslab.comparison.outcomes import AREA, EVERY, Name, learned
+from poslab.comparison.statistics import holm, interaction, sign_test
 from poslab.comparison.tuning import Chosen, merit, tuned
 
 TASK = "task"
@@ -40,42 +39,7 @@ ALL_PAIRS = 3
 LEAST_DISCORDANT = 6
 """With fewer seeds in which only one level learned, a sign test cannot fall below p = 0.05."""
 
-Reason = Literal["no curve", "never alone", "few seeds", "no spread"]
-
-
-class OfSetting(NamedTuple):
-    """The difference in one matched setting; the estimate is None without two seeds."""
-
-    cell: Cell
-    estimate: Estimate | None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One outcome of a contrast.
-
-    Attributes:
-        estimate: first minus second, with its test; None if there is none.
-        middles: the medians of both levels, not as logarithms; None without values.
-        agree: number of pairs of jobs whose difference has the sign of the mean, and number of pairs without ties.
-        ties: number of pairs without a difference.
-        by_setting: the matched settings that have pairs.
-        block: the differences by setting and seed, of settings that all have the same seeds.
-        spacing: factor between the two logged steps around the outcome, in the middle of the jobs; 1 if exact.
-    """
-
-    estimate: Estimate | None = None
-    middles: tuple[float | None, float | None] = (None, None)
-    agree: tuple[int, int] = (0, 0)
-    ties: int = 0
-    by_setting: tuple[OfSetting, ...] = ()
-    block: Mapping[Cell, Mapping[Seed, float]] = field(default_factory=dict)
-    spacing: float = 1.0
-
-    @property
-    def identical(self) -> bool:
-        """Whether no pair of jobs differs."""
-        return self.ties > 0 and not self.agree[1]
+Reason = Literal["no curve", "none completed", "never alone", "few seeds", "no spread"]
 
 
 @dataclass(frozen=True)
@@ -105,10 +69,11 @@ class Contrast:
         reason: why there is no test of the primary outcome; None if there is one.
         p: its p value; None without a test.
         adjusted: the p value after Holm's adjustment.
+        family: number of tests that the adjustment covers.
         interaction: p value after Holm's adjustment that the difference depends on the setting; None if untested.
         seeds: number of matched seeds; in Welch's test the smaller number of seeds of the two levels.
         settings: number of matched settings that the test of the primary outcome covers.
-        unlearned: number of matched settings in which no job of either level learned, if some did in another one.
+        unlearned: matched settings in which no job of either level learned, if some did in another one.
         where_unlearned: the levels of other axes with which no job learned.
         chosen: of each level, the value of the tuning axes for each half of the seeds.
     """
@@ -126,10 +91,11 @@ class Contrast:
     reason: Reason | None = None
     p: float | None = None
     adjusted: float | None = None
+    family: int = 1
     interaction: float | None = None
     seeds: int = 0
     settings: int = 0
-    unlearned: int = 0
+    unlearned: tuple[Cell, ...] = ()
     where_unlearned: tuple[tuple[str, Value], ...] = ()
     chosen: tuple[Chosen, Chosen] | None = None
 
@@ -161,7 +127,7 @@ def contrasts(jobs: Sequence[Job], axes: Sequence[str], tune: Sequence[str] = ()
         tune: axes along which each level is compared at its own best value.
     """
     used = distinct(jobs)
-    tasks = sorted({job.settings.get(TASK) for job in used}, key=order) if TASK in axes else [None]
+    tasks = sorted({job.settings[TASK] for job in used if TASK in job.settings}, key=order) if TASK in axes else [None]
     found = []
     for axis in axes:
         if axis in (SEED, TASK, *tune):
@@ -174,13 +140,15 @@ def contrasts(jobs: Sequence[Job], axes: Sequence[str], tune: Sequence[str] = ()
 
 def _adjusted(found: Sequence[Contrast]) -> list[Contrast]:
     """With p values by Holm's method: primary outcomes are one family, interactions another."""
-    primary = iter(holm([each.p for each in found if each.p is not None]))
+    p_values = [each.p for each in found if each.p is not None]
+    primary = iter(holm(p_values))
     tests = [interaction(each.primary.block) for each in found]
     interactions = iter(holm([p for p in tests if p is not None]))
     return [
         replace(
             each,
             adjusted=None if each.p is None else next(primary),
+            family=max(1, len(p_values)),
             interaction=None if test is None else next(interactions),
         )
         for each, test in zip(found, tests, strict=True)
@@ -191,7 +159,7 @@ def _of_axis(
     axis: str, task: Value | None, jobs: Sequence[Job], axes: Sequence[str], tune: Sequence[str]
 ) -> list[Contrast]:
     """Contrasts of neighbouring levels of a numeric axis, or of all pairs of levels of any other axis."""
-    own = own_options(axis, axes, jobs)
+    own = own_options(axis, [each for each in axes if each not in tune], [job for job in jobs if job.judged])
     others = [other for other in axes if other not in (axis, SEED, *own, *tune)]
     by_level: dict[Level, list[Job]] = {}
     for job in jobs:
@@ -248,8 +216,9 @@ def _contrast(axis: str, first: Level, second: Level, one: Grid, two: Grid, othe
     )
     cells = sorted((cell for cell in one if cell in two), key=lambda cell: [order(value) for value in cell])
     if not cells:
-        return replace(empty, reason="never alone")
-    findings = {name: _finding(outcome, one, two, cells) for name, outcome in EVERY.items()}
+        return replace(empty, reason="never alone" if one and two else "few seeds")
+    one, two = read_alike(one, two, cells)
+    findings = {name: finding(outcome, one, two, cells) for name, outcome in EVERY.items()}
     ahead, behind = _discordant(one, two, cells)
     described = replace(empty, findings=findings, discordant=(ahead, behind), **_unlearned(one, two, cells, others))
     seeds = {seed for cell in cells for seed in one[cell] if seed in two[cell]}
@@ -262,10 +231,12 @@ def _contrast(axis: str, first: Level, second: Level, one: Grid, two: Grid, othe
     described = replace(described, outcome=outcome, seeds=len(seeds), settings=len(found.by_setting) or len(cells))
     if found.estimate is not None:
         return replace(described, p=found.estimate.p, seeds=found.estimate.seeds)
-    jobs = [job for side in (one, two) for cell in cells for job in side[cell].values()]
-    if all(AREA.value(job) is None for job in jobs if job.completed):
+    completed = [job for side in (one, two) for cell in cells for job in side[cell].values() if job.completed]
+    if not completed:
+        return replace(described, reason="none completed")
+    if all(AREA.value(job) is None for job in completed):
         return replace(described, reason="no curve")
-    spread = any(len(each) > 1 for each in _pairs(EVERY[outcome], one, two, cells).values())
+    spread = any(len(each) > 1 for each in pairs_of(EVERY[outcome], one, two, cells).values())
     return replace(described, reason="no spread" if spread else "few seeds")
 
 
@@ -291,80 +262,4 @@ def _unlearned(one: Grid, two: Grid, cells: Sequence[Cell], others: Sequence[str
         for value in sorted({cell[at] for cell in cells}, key=order)
         if value is not None and not any(some[cell] for cell in cells if cell[at] == value)
     ]
-    return {"unlearned": sum(not learns for learns in some.values()), "where_unlearned": tuple(where)}
-
-
-def _pairs(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> dict[Cell, dict[Seed, float]]:
-    """First minus second, by matched setting and seed, of the pairs that completed and both have the outcome."""
-    found: dict[Cell, dict[Seed, float]] = {}
-    for cell in cells:
-        for seed in sorted(one[cell].keys() & two[cell].keys(), key=order):
-            jobs = one[cell][seed], two[cell][seed]
-            a, b = (outcome.value(job) if job.completed else None for job in jobs)
-            if a is not None and b is not None:
-                found.setdefault(cell, {})[seed] = a - b
-    return found
-
-
-def _finding(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Finding:
-    pairs = _pairs(outcome, one, two, cells)
-    hidden = {
-        cell: {seed: outcome.hidden(one[cell][seed]) + outcome.hidden(two[cell][seed]) for seed in row}
-        for cell, row in pairs.items()
-    }
-    estimate = paired(pairs, hidden)
-    shared = {seed for row in pairs.values() for seed in row}
-    if estimate is None and len(shared) < 2:
-        return _unpaired(outcome, one, two, cells)
-    differences = [value for row in pairs.values() for value in row.values()]
-    moved = [value for value in differences if abs(value) > 1e-12]
-    mean = fmean(differences)
-    by_setting = tuple(OfSetting(cell, paired({cell: row}, hidden)) for cell, row in pairs.items())
-    block_cells, block_seeds = complete_block({(cell, seed) for cell, row in pairs.items() for seed in row})
-    block = {cell: {seed: pairs[cell][seed] for seed in block_seeds} for cell in block_cells}
-    jobs = [(one[cell][seed], two[cell][seed]) for cell, row in pairs.items() for seed in row]
-    return Finding(
-        estimate=estimate,
-        middles=(_middle(outcome, [a for a, _ in jobs]), _middle(outcome, [b for _, b in jobs])),
-        agree=(sum(value * mean > 0 for value in moved), len(moved)),
-        ties=len(differences) - len(moved),
-        by_setting=by_setting,
-        block=block,
-        spacing=_spacing(outcome, [job for pair in jobs for job in pair]),
-    )
-
-
-def _unpaired(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Finding:
-    """The finding for two levels that have fewer than two seeds in common."""
-    sides, middles, every = [], [], []
-    for side in (one, two):
-        values: dict[Seed, list[float]] = {}
-        hidden: dict[Seed, list[float]] = {}
-        for cell in cells:
-            for seed, job in side[cell].items():
-                value = outcome.value(job) if job.completed else None
-                if value is not None:
-                    values.setdefault(seed, []).append(value)
-                    hidden.setdefault(seed, []).append(outcome.hidden(job))
-                    every.append(job)
-        whole = [seed for seed, found in values.items() if len(found) == len(cells)]
-        sides.append(([fmean(values[seed]) for seed in whole], [fmean(hidden[seed]) / len(cells) for seed in whole]))
-        middles.append(_middle(outcome, [job for cell in cells for job in side[cell].values()]))
-    (a, hidden_a), (b, hidden_b) = sides
-    estimate = welch(a, b, fmean(hidden_a), fmean(hidden_b)) if min(len(a), len(b)) > 1 else None
-    return Finding(estimate=estimate, middles=(middles[0], middles[1]), spacing=_spacing(outcome, every))
-
-
-def _middle(outcome: Outcome, jobs: Sequence[Job]) -> float | None:
-    values = [value for job in jobs if job.completed and (value := outcome.value(job)) is not None]
-    if not values:
-        return None
-    return math.exp(median(values)) if outcome.logs else fmean(values)
-
-
-def _spacing(outcome: Outcome, jobs: Sequence[Job]) -> float:
-    """Factor between the logged steps around the outcome, in the middle of the jobs."""
-    if outcome.name not in ("speed", "late"):
-        return 1.0
-    found = [job.learning.quarter if outcome is SPEED else job.learning.nats for job in jobs]
-    return median([max(1.0, each.after) / max(1.0, each.before) for each in found if each] or [1.0])
+    return {"unlearned": tuple(cell for cell in cells if not some[cell]), "where_unlearned": tuple(where)}

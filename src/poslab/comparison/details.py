@@ -43,7 +43,7 @@ def missing(contrast: Contrast, names: Mapping[str, str]) -> str:
     parts = []
     for level, counts in zip((contrast.first, contrast.second), contrast.counts, strict=True):
         parts += [
-            f"{n} of {counts.jobs} with {level.name(contrast.axis, names)} {_ended(status, n)}"
+            f"{n} of {counts.jobs} jobs with {level.name(contrast.axis, names)} {_ended(status, n)}"
             for status, n in counts.incomplete.items()
         ]
     return ", ".join(parts)
@@ -60,7 +60,7 @@ def sample(contrast: Contrast) -> str:
     agreeing, pairs = found.agree
     seeds = count(contrast.seeds, "seed")
     if not pairs and not found.ties:
-        return f"{seeds} each, not paired"
+        return f"at least {seeds} each, not paired"
     over = f" over {contrast.settings} settings" if contrast.settings > 1 else ""
     ties = f", {count(found.ties, 'tie')}" if found.ties else ""
     return f"{seeds}{over}, {agreeing} of {count(pairs, 'pair')} agree{ties}"
@@ -90,7 +90,8 @@ def detail(contrast: Contrast, names: Mapping[str, str], target: float | None = 
     parts = [_test(contrast, levels), *_flips(contrast), _learned(contrast), *_secondary(contrast, levels)]
     if contrast.unlearned:
         where = ", ".join(f"{names.get(axis, axis)} {show(value)}" for axis, value in contrast.where_unlearned)
-        parts.append(f"in {count(contrast.unlearned, 'setting')} no run learns" + (f" ({where})" if where else ""))
+        n = count(len(contrast.unlearned), "setting")
+        parts.append(f"in {n} no run learns" + (f" ({where})" if where else ""))
     if contrast.chosen is not None:
         one, two = (_chosen(chosen) for chosen in contrast.chosen)
         parts.append(f"each at its own best value, chosen on the other half of the seeds: {one} and {two}")
@@ -107,9 +108,10 @@ def _test(contrast: Contrast, levels: Sequence[str]) -> str:
     estimate = contrast.primary.estimate
     assert estimate is not None
     one, two = (_value(middle, contrast) for middle in contrast.primary.middles)
+    middle = "medians" if EVERY[contrast.outcome].logs else "means"
     on = "log " if EVERY[contrast.outcome].logs else ""
     text = (
-        f"medians {one} ({levels[0]}) and {two} ({levels[1]}); {estimate.name} on {on}{EVERY[contrast.outcome].what}, "
+        f"{middle} {one} ({levels[0]}) and {two} ({levels[1]}); {estimate.name} on {on}{EVERY[contrast.outcome].what}, "
     )
     text += f"{p_value(contrast.p)}{adjusted}"
     if contrast.interaction is not None:
@@ -179,19 +181,16 @@ def _needed(contrast: Contrast, target: float | None) -> list[str]:
     estimate = contrast.primary.estimate
     if target is None or estimate is None or contrast.outcome == "past" or contrast.outcome == "learned":
         return []
-    # The level that the largest p value of Holm's family has to pass is at most this.
-    level = LEVEL if not contrast.adjusted else LEVEL * min(1.0, estimate.p / contrast.adjusted)
+    # The smallest p value of Holm's family has to pass this.
+    level = LEVEL / contrast.family
     fewest, most = (
         seeds_needed(target, deviation, level, MANY) for deviation in deviation_range(estimate.deviation, estimate.df)
     )
     if fewest is None:
-        return [f"to show {times(target)}: more than {MANY} seeds"]
+        return [f"a ratio of {times(target)} would need more than {MANY} seeds"]
     upper = f"more than {MANY}" if most is None else str(most)
-    return [
-        f"to show {times(target)}: {fewest} to {upper} seeds"
-        if upper != str(fewest)
-        else f"to show {times(target)}: {fewest} seeds"
-    ]
+    seeds = upper if upper == str(fewest) else f"{fewest} to {upper}"
+    return [f"a ratio of {times(target)} would need {seeds} seeds"]
 
 
 def _advice(contrast: Contrast) -> list[str]:

@@ -36,12 +36,15 @@ class History:
     reached: dict[str, Reached] = field(default_factory=dict)
 
 
-def read_history(path: Path, config: Mapping[str, Any]) -> tuple[History, Learning]:
+def read_history(path: Path, config: Mapping[str, Any]) -> tuple[History, Learning, Learning]:
     """Read a table of scalars by step; rows and cells that are not numbers are skipped.
 
     Args:
         path: the table.
         config: the job's configuration.
+
+    Returns:
+        the curves, how fast the job learned, and the same as read from the validation set.
 
     Raises:
         OSError: the file cannot be read.
@@ -69,7 +72,8 @@ def read_history(path: Path, config: Mapping[str, Any]) -> tuple[History, Learni
                     steps.append(step)
                     values.append(value)
     reached = {name: first for name in SCORES if name in curves and (first := _first_good(*curves[name]))}
-    return History({name: thinned(*curve) for name, curve in curves.items()}, reached), learning_of(rows, config)
+    history = History({name: thinned(*curve) for name, curve in curves.items()}, reached)
+    return history, learning_of(rows, config), learning_of(rows, config, validated=True)
 
 
 def _first_good(steps: Sequence[int], values: Sequence[float]) -> Reached | None:

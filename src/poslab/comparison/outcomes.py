@@ -51,21 +51,24 @@ def _steps(found: Crossing | None) -> float | None:
     return None if found is None else math.log(max(1.0, found.step))
 
 
-def _hidden(found: Crossing | None) -> float:
-    return 0.0 if found is None else hidden_log_variance(max(1.0, found.before), max(1.0, found.after))
+def _hidden(found: Crossing | None, job: Job) -> float:
+    """Only validations are so rare that the steps between them matter."""
+    if found is None or job.learning.source != "validation":
+        return 0.0
+    return hidden_log_variance(max(1.0, found.before), max(1.0, found.after))
 
 
 SPEED = Outcome(
     "speed",
     "steps to a quarter of the start loss",
     lambda job: _steps(job.learning.quarter),
-    lambda job: _hidden(job.learning.quarter),
+    lambda job: _hidden(job.learning.quarter, job),
 )
 LATE = Outcome(
     "late",
     "steps to 0.1 nats",
     lambda job: _steps(job.learning.nats),
-    lambda job: _hidden(job.learning.nats),
+    lambda job: _hidden(job.learning.nats, job),
 )
 AREA = Outcome("area", "area under the loss curve", lambda job: _log(job.learning.area))
 FINAL = Outcome("loss", "final validation loss", lambda job: _log(job.metrics.get(LOSS)))

@@ -13,7 +13,7 @@ from poslab.comparison.details import detail, missing, phrase, sample, seen_so_f
 from poslab.comparison.levels import cell_name
 from poslab.comparison.numbers import count, times
 from poslab.comparison.outcomes import EVERY
-from poslab.comparison.verdicts import MARGIN, Kind, Verdict, interval_of, kind_of, scaled, too_coarse
+from poslab.comparison.verdicts import MARGIN, Kind, Verdict, by_setting, interval_of, kind_of, scaled, too_coarse
 
 MOST_PER_AXIS = 12
 """Most sentences per axis."""
@@ -146,7 +146,7 @@ def _statement(
         behind = _confounded_with(contrast, jobs, axes, names)
     else:
         behind = detail(contrast, names, plan.target)
-    return Statement(kind, text, behind, _verdict(contrast, kind, text, names))
+    return Statement(kind, text, behind, _verdict(contrast, kind, text, names, plan))
 
 
 def _sentence(
@@ -160,12 +160,13 @@ def _sentence(
         seeds = count(sum(contrast.discordant), "seed")
         words = f"is learned in {one.learned} of {one.known} runs with {first} and in {two.learned} of {two.known} with"
         lead = "suggestive: the task" if kind == "suggestive" else "the task"
-        return f"{lead} {words} {second} (one of the two in {seeds})"
+        return f"{lead} {words} {second} (only one of the two in {seeds})"
     outcome, found = EVERY[contrast.outcome], contrast.primary
-    if contrast.depends:
+    if by_setting(contrast, plan.margin):
         return f"{pair} depends on the setting: {_by_setting(contrast, first, names)} ({sample(contrast)})"
+    over = _unlearned(contrast)
     if found.identical:
-        return f"{pair}: exactly the same {outcome.what} ({sample(contrast)})"
+        return f"{pair}: exactly the same {outcome.what}{over} ({sample(contrast)})"
     estimate = found.estimate
     assert estimate is not None
     swapped = (estimate.mean > 0) == outcome.logs
@@ -187,23 +188,26 @@ def _sentence(
     small = f", within the margin of {plan.margin:g}x" if within else ""
     numbers = f"95 % interval {ends}, {bound}{small}; {sample(contrast)}"
     if kind == "different":
-        return f"{better} {difference} than {worse}{_reach(contrast)} ({numbers})"
+        return f"{better} {difference} than {worse}{over} ({numbers})"
     if kind == "suggestive":
-        return f"suggestive: {better} {difference} than {worse}{_reach(contrast)} ({numbers})"
+        return f"suggestive: {better} {difference} than {worse}{over} ({numbers})"
     if kind == "equivalent":
-        return f"{pair}: equivalent within {plan.margin:g}x in {outcome.what} ({bound}; {sample(contrast)})"
+        return f"{pair}: equivalent within {plan.margin:g}x in {outcome.what}{over} ({bound}; {sample(contrast)})"
     if too_coarse(contrast, plan.margin):
-        every = f"logged only every {times(found.spacing)} in steps" if found.spacing > 1 else "logged too rarely"
-        return f"{pair}: too coarse to tell, {outcome.what} {every} ({bound}; {sample(contrast)})"
-    return f"{pair}: not known in {outcome.what} ({bound}; {sample(contrast)})"
+        known = f"known only to a factor of {times(found.spacing)}"
+        return f"{pair}: too coarse to tell, {outcome.what} {known}{over} ({bound}; {sample(contrast)})"
+    return f"{pair}: not known in {outcome.what}{over} ({bound}; {sample(contrast)})"
 
 
-def _reach(contrast: Contrast) -> str:
-    """Says that an average covers settings in which nothing was learned."""
-    if not contrast.unlearned or contrast.outcome == "speed":
-        return ""
-    total = max(contrast.settings, contrast.unlearned)
-    return f" on average over {total} settings, of which no run learns {contrast.unlearned}"
+def _unlearned(contrast: Contrast) -> str:
+    """Says that an average covers settings in which no run learns, or that one level learns in more runs."""
+    within = sum(each.cell in contrast.unlearned for each in contrast.primary.by_setting)
+    if within and len(contrast.primary.by_setting) > 1:
+        return f" on average over {count(contrast.settings, 'setting')}; in {within} of them no run learns the task"
+    one, two = contrast.counts
+    if one.known and two.known and one.learned * two.known != two.learned * one.known:
+        return f", though {one.learned} of {one.known} and {two.learned} of {two.known} runs learn the task"
+    return ""
 
 
 def _size(difference: float, logs: bool) -> str:
@@ -218,12 +222,10 @@ def _end(value: float, logs: bool) -> str:
 def _by_setting(contrast: Contrast, first: str, names: Mapping[str, str]) -> str:
     outcome = EVERY[contrast.outcome]
     parts = []
-    for cell, estimate in contrast.primary.by_setting[:MOST_SETTINGS]:
-        if estimate is not None:
-            parts.append(
-                f"with {cell_name(cell, contrast.others, names)} {first} {phrase(outcome, estimate.mean, True)}"
-            )
-    more = len(contrast.primary.by_setting) - MOST_SETTINGS
+    tested = [(cell, estimate) for cell, estimate in contrast.primary.by_setting if estimate is not None]
+    for cell, estimate in tested[:MOST_SETTINGS]:
+        parts.append(f"with {cell_name(cell, contrast.others, names)} {first} {phrase(outcome, estimate.mean, True)}")
+    more = len(tested) - MOST_SETTINGS
     return ", ".join(parts) + (f", and {count(more, 'more setting')}" if more > 0 else "")
 
 
@@ -235,26 +237,29 @@ def _cannot_tell(contrast: Contrast, pair: str, names: Mapping[str, str]) -> str
             return f"{pair}: not known with one seed{seen_so_far(contrast)}"
         case "few seeds":
             return f"{pair}: not known, too few runs of the same seeds can be compared{seen_so_far(contrast)}"
+        case "none completed":
+            return f"{pair}: not known, no run of the two completed"
         case "no spread":
             return f"{pair}: not known, every seed gave exactly the same difference; check that the seed is used"
         case _:
             return f"{pair}: not known, a loss curve from step 0 is missing"
 
 
-def _verdict(contrast: Contrast, kind: Kind, text: str, names: Mapping[str, str]) -> Verdict:
+def _verdict(contrast: Contrast, kind: Kind, text: str, names: Mapping[str, str], plan: Plan) -> Verdict:
     logs = contrast.outcome == "learned" or EVERY[contrast.outcome].logs
     found = contrast.primary
-    depends = contrast.depends and contrast.outcome != "learned"
+    depends = by_setting(contrast, plan.margin)
     whole = None if depends else interval_of(found, logs)
     if found.identical:
         whole = (scaled(0.0, logs),) * 3
-    bound = None if found.estimate is None else scaled(found.estimate.bound, logs)
+    bound = None if found.estimate is None or depends else scaled(found.estimate.bound, logs)
     rows = [
         {
             "setting": cell_name(cell, contrast.others, names),
             "ratio": scaled(estimate.mean, logs),
             "low": scaled(estimate.interval(0.95)[0], logs),
             "high": scaled(estimate.interval(0.95)[1], logs),
+            "bound": scaled(estimate.bound, logs),
         }
         for cell, estimate in found.by_setting
         if depends and estimate is not None

@@ -122,8 +122,9 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
 
     It assumes independent seeds and approximately normal differences, as for logarithms of losses and of numbers of
     steps. It does not assume equal variances of the two sides, nor independent settings. If every setting has the same
-    seeds, it is the paired t-test on the means of the seeds over the settings; if no two settings share a seed, it is
-    the sum of one t-test for each. A setting with a single seed is left out where another has more.
+    seeds, it is the paired t-test on the means of the seeds over the settings; otherwise
+    it has the degrees of freedom of the setting with the fewest seeds, whose variance is known least. A setting with a
+    single seed is left out where another has more.
 
     Args:
         differences: by setting and seed.
@@ -160,22 +161,13 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
         name="paired t-test",
         mean=mean,
         error=error,
-        df=seeds - _groups(used),
+        df=min(map(len, used.values())) - 1,
         seen=seen,
         seeds=seeds,
         deviation=error * math.sqrt(seeds),
         parts=tuple(parts.values()),
         far=_far({seed: fmean(values) for seed, values in effects.items()}) if seeds >= LEAST_FOR_FLIPS else (),
     )
-
-
-def _groups(table: Table) -> int:
-    """Number of groups of settings that share no seed with another group; each has a mean of its own."""
-    groups: list[set[Hashable]] = []
-    for row in table.values():
-        joined = [group for group in groups if group & row.keys()]
-        groups = [group for group in groups if group not in joined] + [set(row).union(*joined)]
-    return len(groups)
 
 
 def _sign_flips(parts: Sequence[float]) -> float:
@@ -343,10 +335,12 @@ def _chi_square(df: float, probability: float) -> float:
     """Quantile of the chi-square distribution."""
     import mpmath
 
-    # Wilson and Hilferty 1931.
-    z = NormalDist().inv_cdf(probability)
-    start = max(df * (1 - 2 / (9 * df) + z * math.sqrt(2 / (9 * df))) ** 3, 1e-3)
-    return float(mpmath.findroot(lambda x: mpmath.gammainc(df / 2, 0, x / 2, regularized=True) - probability, start))
+    low, high = 0.0, df + 40 * math.sqrt(df)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = mpmath.gammainc(df / 2, 0, middle / 2, regularized=True) < probability
+        low, high = (middle, high) if below else (low, middle)
+    return high
 
 
 def hidden_log_variance(before: float, at: float) -> float:

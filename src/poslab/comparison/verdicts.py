@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from poslab.comparison.axes import Value
-from poslab.comparison.contrasts import LEVEL, Contrast, Finding
+from poslab.comparison.contrasts import LEVEL, Contrast
+from poslab.comparison.findings import Finding
 
 Kind = Literal["different", "suggestive", "equivalent", "unknown"]
 MARGIN = 1.25
@@ -60,9 +61,9 @@ def kind_of(contrast: Contrast, margin: float = MARGIN) -> Kind:
     """The verdict on a contrast."""
     if contrast.outcome == "learned":
         return "different" if _below(contrast.adjusted) else "suggestive"
-    if contrast.depends:
-        return "different"
     found = contrast.primary
+    if by_setting(contrast, margin):
+        return "different"
     if found.identical:
         return "equivalent"
     estimate = found.estimate
@@ -75,6 +76,14 @@ def kind_of(contrast: Contrast, margin: float = MARGIN) -> Kind:
     if contrast.outcome != "past" and estimate.bound < math.log(margin):
         return "equivalent"
     return "suggestive" if estimate.p < LEVEL else "unknown"
+
+
+def by_setting(contrast: Contrast, margin: float = MARGIN) -> bool:
+    """Whether the settings are reported one by one: their differences are unlike, and not all within the margin."""
+    if contrast.outcome == "learned" or not contrast.depends or contrast.primary.spacing > margin:
+        return False
+    estimates = [each.estimate for each in contrast.primary.by_setting if each.estimate is not None]
+    return contrast.outcome == "past" or any(each.bound >= math.log(margin) for each in estimates)
 
 
 def too_coarse(contrast: Contrast, margin: float = MARGIN) -> bool:

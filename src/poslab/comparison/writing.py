@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poslab.comparison.axes import SEED, varying
@@ -16,7 +16,7 @@ from poslab.comparison.statements import Plan, Statement, statements
 from poslab.comparison.tables import csv_table, markdown
 from poslab.comparison.verdicts import Verdict
 from poslab.config.schema import ComparisonConfig
-from poslab.errors import ComparisonError
+from poslab.errors import ComparisonError, ConfigError
 from poslab.system.files import write_atomically
 
 CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "comparison.csv", "comparison.md", "comparison.html"
@@ -46,23 +46,28 @@ class Comparison:
     files: list[Path]
 
 
-def write_comparison(folders: Sequence[Path], target: Path, plan: Plan | None = None) -> Comparison:
+def write_comparison(
+    folders: Sequence[Path], target: Path, plan: Plan | None = None, typed: Sequence[str] = ()
+) -> Comparison:
     """Compare every job in ``folders`` and write the result into ``target``; each file is written atomically.
 
     Args:
         folders: sweep folders, whose direct subfolders are jobs, and run folders.
         target: folder for ``comparison.csv``, ``comparison.md``, ``comparison.html``, ``comparison.json`` and a folder
             ``comparison`` with plots.
-        plan: how to compare; None: as the ``comparison`` part of the jobs' configuration says.
+        plan: how to compare; None: as the ``comparison`` part of the jobs' configuration says. A tuning axis that does
+            not vary is left out.
+        typed: tuning axes that have to vary, because a person asked for them.
 
     Raises:
-        ComparisonError: there is nothing to compare, or a tuning axis of ``plan`` does not vary.
+        ComparisonError: there is nothing to compare, or one of ``typed`` does not vary.
         OSError: ``target`` cannot be written.
     """
     found = collect(folders)
     axes = varying([job.settings for job in found])
-    unknown = [] if plan is None else [axis for axis in plan.tune if axis not in axes]
+    unknown = [axis for axis in typed if axis not in axes]
     plan = plan or plan_of(found)
+    plan = replace(plan, tune=tuple(axis for axis in plan.tune if axis in axes))
     if unknown:
         raise ComparisonError(
             f"comparison.tune: {', '.join(unknown)} does not vary in these jobs; what varies is {', '.join(axes)}"
@@ -91,8 +96,12 @@ def write_comparison(folders: Sequence[Path], target: Path, plan: Plan | None = 
 def plan_of(jobs: Sequence[Job]) -> Plan:
     """How the jobs' configuration says they are to be compared: that of the first job which says something."""
     stored = next((job.comparison for job in jobs if job.comparison), {})
-    config = ComparisonConfig(**{key: value for key, value in stored.items() if key in ("margin", "tune")})
-    return Plan(margin=config.margin, tune=tuple(config.tune))
+    try:
+        config = ComparisonConfig(**{key: value for key, value in stored.items() if key in ("margin", "tune")})
+        return Plan(margin=config.margin, tune=tuple(config.tune))
+    except (ConfigError, TypeError):
+        # Somebody has changed the file; the runs can be compared all the same.
+        return Plan()
 
 
 def _verdicts(verdicts: Sequence[Verdict], plan: Plan) -> bytes:
@@ -117,6 +126,9 @@ def remarks(jobs: Sequence[Job], axes: Sequence[str]) -> list[str]:
     mixed = [f"{name} {', '.join(found)}" for name, found in differing.items() if len(found) > 1]
     if mixed:
         notes.append(f"The jobs were run with different versions: {'; '.join(mixed)}.")
+    plans = {json.dumps(job.comparison, sort_keys=True) for job in jobs if job.comparison}
+    if len(plans) > 1:
+        notes.append("The sweeps differ in their `comparison` settings; those of the first one are used.")
     if completed and SEED not in axes:
         notes.append("There is only one seed, so no difference can be distinguished from chance.")
     return notes

@@ -1,13 +1,14 @@
 """How fast a run learned, read from its ``metrics.csv``: steps to a loss, and the area under the curve.
 
 The training batches of most runs are drawn anew at every step, so the loss of a batch before its update is an unbiased
-look at new data. There are ten times as many of these losses as validations, so they tell the steps more exactly.
+look at new data. There are many more of these losses than validations, so they tell the steps more exactly.
 """
 
 import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -55,6 +56,7 @@ class Learning:
         area: sum over the steps of loss / loss at the start, in steps at the loss of the start; None for a curve with
             gaps at an end.
         source: the losses that were read: of the training batches, or of the validation set; None without any.
+        steps: the last step of the curve.
         reason: why the training batches were not read, or why nothing is known; empty if the batches were read.
     """
 
@@ -62,6 +64,7 @@ class Learning:
     nats: Crossing | None = None
     area: float | None = None
     source: Literal["train", "validation"] | None = None
+    steps: float = 0.0
     reason: str = ""
 
     def stored(self) -> dict[str, Any]:
@@ -100,18 +103,19 @@ def read_learning(path: Path, config: Mapping[str, Any]) -> Learning:
             return Learning(reason="metrics.csv is no table")
 
 
-def learning_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Learning:
+def learning_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], validated: bool = False) -> Learning:
     """How fast a run learned, from the rows of its ``metrics.csv``.
 
     Args:
         rows: texts or numbers by column, in the order of the steps.
         config: the run's configuration.
+        validated: read the validation loss in any case, for a comparison with a run that has nothing else.
     """
     validation = _column(rows, "val/loss")
     if not validation or validation[0][0] != 0 or validation[0][1] <= 0:
         return Learning(reason="the validation loss at step 0 is missing")
     start = validation[0][1]
-    reason = unlike_validation(config)
+    reason = unlike_validation(config) or ("compared with runs whose training batches are unlike" if validated else "")
     losses = [] if reason else _column(rows, "train/loss")
     if not reason and len(losses) < 2:
         reason = "the training loss is missing"
@@ -122,11 +126,13 @@ def learning_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
         # A run that was resumed from an older version has windows only in its later part.
         curve = _windows(windows) if [s for s, _ in windows] == [s for s, _ in losses] else _samples(losses)
     fitted = decreasing(curve.losses, curve.weights)
+    last = max(validation[-1][0], losses[-1][0] if losses else 0.0)
     return Learning(
         quarter=crossing(curve.steps, fitted, QUARTER * start),
         nats=crossing(curve.steps, fitted, NATS),
-        area=_area(curve, [step for step, _ in losses] if not reason else curve.steps) / start,
+        area=_area(curve, [step for step, _ in losses] or curve.steps, last, start),
         source="validation" if reason else "train",
+        steps=last,
         reason=reason,
     )
 
@@ -192,12 +198,18 @@ def _windows(means: Sequence[tuple[float, float]]) -> Curve:
     return Curve(steps, losses, weights)
 
 
-def _area(curve: Curve, logged: Sequence[float]) -> float:
-    """The sum of the losses of all steps: of windows exactly, of samples with straight lines in between."""
+def _area(curve: Curve, logged: Sequence[float], last: float, start: float) -> float | None:
+    """The sum of the losses of all steps over the loss at the start; between samples the loss is a straight line.
+
+    None if the curve does not begin at step 0, or ends more than one interval before the last step.
+    """
+    widest = max((after - before for before, after in pairwise(logged)), default=0.0)
+    if logged[0] > 0 or last - logged[-1] > widest:
+        return None
     if sum(curve.weights) == logged[-1] + 1:
-        return sum(weight * loss for weight, loss in zip(curve.weights, curve.losses, strict=True))
-    sums = (
+        return sum(weight * loss for weight, loss in zip(curve.weights, curve.losses, strict=True)) / start
+    lines = (
         (after - before) * (one + two) / 2
-        for before, after, one, two in zip(curve.steps, curve.steps[1:], curve.losses, curve.losses[1:], strict=False)
+        for (before, after), (one, two) in zip(pairwise(curve.steps), pairwise(curve.losses), strict=True)
     )
-    return sum(sums) + (curve.losses[0] + curve.losses[-1]) / 2
+    return (sum(lines) + (curve.losses[0] + curve.losses[-1]) / 2) / start

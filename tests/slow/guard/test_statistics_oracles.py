@@ -83,5 +83,15 @@ def test_holm_and_the_interaction_are_statsmodels(rng: np.random.Generator) -> N
     values = rng.normal(0, 1, (settings, seeds)) + rng.normal(0, 1, seeds) + np.arange(settings)[:, None]
     rows = [{"value": values[i, j], "setting": f"s{i}", "seed": f"n{j}"} for i in range(settings) for j in range(seeds)]
     table = anova.anova_lm(api.ols("value ~ C(setting) + C(seed)", pandas.DataFrame(rows)).fit())
+    # Greenhouse and Geisser's correction, from the eigenvalues of the covariance of the settings' contrasts.
+    centred = np.eye(settings) - 1 / settings
+    eigenvalues = np.linalg.eigvalsh(centred @ np.cov(values) @ centred)
+    epsilon = eigenvalues.sum() ** 2 / ((settings - 1) * (eigenvalues**2).sum())
+    df = epsilon * (settings - 1)
     found = interaction({i: dict(enumerate(row)) for i, row in enumerate(values.tolist())})
+    assert found == pytest.approx(stats.f.sf(table.loc["C(setting)", "F"], df, df * (seeds - 1)))
+    # Two settings need no correction.
+    two = [row for row in rows if row["setting"] != "s2"]
+    table = anova.anova_lm(api.ols("value ~ C(setting) + C(seed)", pandas.DataFrame(two)).fit())
+    found = interaction({i: dict(enumerate(row)) for i, row in enumerate(values[:2].tolist())})
     assert found == pytest.approx(table.loc["C(setting)", "PR(>F)"])
