@@ -11,7 +11,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 @dataclass
 class GridSweeperConf:
     _target_: str = "hydra_plugins.poslab_grid.GridSweeper"
-    max_batch_size: int | None = None
     params: dict[str, str] | None = None
     jobs: list[str] | None = None
 
@@ -23,15 +22,12 @@ class GridSweeper(BasicSweeper):
     """Runs every combination of the given values; see `poslab.sweeps`.
 
     Args:
-        max_batch_size: not used; Hydra's own sweeper has it.
         params: settings that an experiment sweeps.
         jobs: settings that belong together, ``pos=hard_alibi model.n_heads=8``; each is combined with the grid.
     """
 
-    def __init__(
-        self, max_batch_size: int | None, params: dict[str, str] | None = None, jobs: list[str] | None = None
-    ) -> None:
-        super().__init__(max_batch_size, params)
+    def __init__(self, params: dict[str, str] | None = None, jobs: list[str] | None = None) -> None:
+        super().__init__(max_batch_size=None, params=params)
         self.jobs = list(jobs or [])
 
     def sweep(self, arguments: list[str]) -> Any:

@@ -138,8 +138,7 @@ class SubmititPool(Pool[Any]):
         if self.here and not handle.paths.result_pickle.exists():
             # submitit would wait for the file, in case the file system is slow.
             raise LostJobError(f"its process ended without a result, see {handle.paths.stderr}")
-        returned: JobReturn = handle.result()
-        return returned
+        return handle.result()
 
     def stop(self, handles: Sequence[Any]) -> None:
         if self.cluster == "slurm":

@@ -164,8 +164,7 @@ class Sweep:
     @property
     def workers(self) -> int | str:
         """How many jobs run at once, or where they wait; Hydra's own launcher runs one."""
-        workers: int | str = getattr(self.launcher, "workers", 1)
-        return workers
+        return self.launcher.pool.workers if hasattr(self.launcher, "pool") else 1
 
     @property
     def place(self) -> str:
@@ -241,7 +240,7 @@ def composed_job(config: DictConfig, launcher: Launcher, loader: ConfigLoader, o
     """
     job = checked_job(loader.load_sweep_config(config, list(overrides)))
     # Hydra's own launcher runs the job in this process.
-    check = getattr(launcher, "check_devices", check_device)
+    check = launcher.pool.check_devices if hasattr(launcher, "pool") else check_device
     check(job.trainer.accelerator, job.trainer.devices)
     return job
 
