@@ -50,6 +50,7 @@ class OptunaSweeper(BasicSweeper):
 
         try:
             from poslab.sweeps.search.loop import run_search
+            from poslab.sweeps.sweep import Sweep
         except ModuleNotFoundError as error:
             if error.name != "optuna":
                 raise
@@ -60,4 +61,4 @@ class OptunaSweeper(BasicSweeper):
         assert self.hydra_context is not None
         loader = self.hydra_context.config_loader
         given = OverridesParser.create(config_loader=loader).parse_overrides([*self._parse_config(), *arguments])
-        return run_search(self.config, self.launcher, loader, given, self.options)
+        return run_search(Sweep(self.config, self.launcher, loader), given, self.options)

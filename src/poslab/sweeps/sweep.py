@@ -100,7 +100,7 @@ class Sweep:
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
-            job.key = job_key(composed_job(self.config, self.launcher, self.loader, overrides))
+            job.key = job_key(self.composed(overrides))
         except ConfigError as error:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
@@ -110,6 +110,18 @@ class Sweep:
         job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
         # A folder without a readable status was claimed and not finished.
         job.state = self.result(job).get("status") or ("interrupted" if known else "new")
+        return job
+
+    def composed(self, overrides: Sequence[str]) -> TrainConfig:
+        """Compose one job and check it, also on the devices of the launcher's workers.
+
+        Raises:
+            ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
+        """
+        job = checked_job(self.loader.load_sweep_config(self.config, list(overrides)))
+        # Hydra's own launcher runs the job in this process.
+        check = self.launcher.pool.check_devices if hasattr(self.launcher, "pool") else check_device
+        check(job.trainer.accelerator, job.trainer.devices)
         return job
 
     def result(self, job: Job) -> dict[str, Any]:
@@ -230,19 +242,6 @@ class Sweep:
 def diverged_replicas(result: Mapping[str, Any]) -> str:
     """Which replicas of a completed job diverged, as its error says; empty if none did."""
     return str(result.get("error") or "") if result.get("status") == "completed" else ""
-
-
-def composed_job(config: DictConfig, launcher: Launcher, loader: ConfigLoader, overrides: Sequence[str]) -> TrainConfig:
-    """Compose one job and check it, also on the devices of the launcher's workers.
-
-    Raises:
-        ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
-    """
-    job = checked_job(loader.load_sweep_config(config, list(overrides)))
-    # Hydra's own launcher runs the job in this process.
-    check = launcher.pool.check_devices if hasattr(launcher, "pool") else check_device
-    check(job.trainer.accelerator, job.trainer.devices)
-    return job
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:
