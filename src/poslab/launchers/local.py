@@ -88,7 +88,7 @@ class JoblibPool(Pool["Future[JobReturn]"]):
     tries_again = True
 
     def __init__(self, n_jobs: int) -> None:
-        self.loky = load("joblib.externals.loky", "joblib", "joblib")
+        self.loky = load("joblib.externals.loky", "hydra/launcher=joblib", "joblib")
         self.capacity = n_workers(n_jobs, self.loky.cpu_count())
         self.executor: Any = None
         self.size = 0

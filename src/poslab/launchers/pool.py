@@ -287,8 +287,8 @@ def ctrl_c_afterwards() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def load(name: str, launcher: str, extra: str) -> Any:
-    """Import a module of an extra.
+def load(name: str, setting: str, extra: str) -> Any:
+    """Import a module of an extra that a setting needs.
 
     Raises:
         ConfigError: the extra is not installed.
@@ -298,4 +298,4 @@ def load(name: str, launcher: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
-        raise ConfigError(f"hydra/launcher={launcher} needs {error.name}: pip install 'poslab[{extra}]'") from None
+        raise ConfigError(f"{setting} needs {error.name}: pip install 'poslab[{extra}]'") from None

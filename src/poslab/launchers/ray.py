@@ -32,7 +32,7 @@ class RayPool(Pool[Any]):
         if "address" in self.init and "RAY_AUTH_MODE" not in os.environ and (Path.home() / ".ray/auth_token").exists():
             # A cluster on this machine asks for this token, any other ignores it. Ray reads the mode when imported.
             os.environ["RAY_AUTH_MODE"] = "token"
-        self.ray = load("ray", "ray", "ray")
+        self.ray = load("ray", "hydra/launcher=ray", "ray")
         self.remote = {name: value for name, value in remote.items() if value is not None}
         if "address" in self.init:
             # Now, so that a missing cluster is found before the sweep makes a folder.
