@@ -4,10 +4,9 @@ With the public plugins a job whose process dies ends the whole sweep. The one f
 and boto3, and together they slow down every start of the program.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
@@ -15,10 +14,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
-
-if TYPE_CHECKING:
-    from poslab.launchers import Pool
+from omegaconf import DictConfig
 
 
 class OwnLaunchersFirst(SearchPathPlugin):
@@ -36,41 +32,25 @@ class OwnLaunchersFirst(SearchPathPlugin):
 
 
 class ParallelLauncher(Launcher):
-    """Runs jobs in parallel; see `poslab.launchers`, which only a sweep that uses it imports."""
+    """Runs jobs in parallel; see `poslab.launchers`, which only a sweep that uses it imports.
+
+    Attributes:
+        pool_type: the name of the class of its workers there.
+        pool: its workers; set by `setup`.
+    """
+
+    pool_type: str
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from poslab import launchers
+
         self.hydra_context = hydra_context
         self.task_function = task_function
         self.config = config
-        plain = {
-            key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            for key, value in self.settings.items()
-        }
-        self.pool = self.open_pool(plain)
-
-    @abstractmethod
-    def open_pool(self, settings: dict[str, Any]) -> "Pool":
-        """Open the workers.
-
-        Raises:
-            ConfigError: their package is not installed, or they are not available here.
-        """
-
-    @property
-    def workers(self) -> int | str:
-        """How many jobs run at once, or where they wait."""
-        return self.pool.workers
-
-    def check_devices(self, accelerator: str, devices: int) -> None:
-        """Refuse a job whose devices this launcher's workers do not have.
-
-        Raises:
-            ConfigError: names the device and the way out.
-        """
-        self.pool.check_devices(accelerator, devices)
+        self.pool = getattr(launchers, self.pool_type)(**self.settings)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from poslab.launchers import launch
@@ -79,21 +59,15 @@ class ParallelLauncher(Launcher):
 
 
 class JoblibLauncher(ParallelLauncher):
-    def open_pool(self, settings: dict[str, Any]) -> "Pool":
-        from poslab.launchers import JoblibPool
-
-        return JoblibPool(**settings)
+    pool_type = "JoblibPool"
 
 
 class RayLauncher(ParallelLauncher):
-    def open_pool(self, settings: dict[str, Any]) -> "Pool":
-        from poslab.launchers import RayPool
+    pool_type = "RayPool"
 
-        return RayPool(**settings["ray"])
+    def __init__(self, ray: dict[str, Any]) -> None:
+        super().__init__(**ray)
 
 
 class SubmititLauncher(ParallelLauncher):
-    def open_pool(self, settings: dict[str, Any]) -> "Pool":
-        from poslab.launchers import SubmititPool
-
-        return SubmititPool(**settings)
+    pool_type = "SubmititPool"

@@ -20,17 +20,7 @@ if TYPE_CHECKING:
     )
     from poslab.positions import LearnedPositionalEmbedding, PositionScheme, SinusoidalPositionalEmbedding
 
-_HOME = {
-    "EmbeddingComposer": "poslab.model",
-    "LearnedPositionalEmbedding": "poslab.positions",
-    "MultiHeadSelfAttention": "poslab.model",
-    "PositionScheme": "poslab.positions",
-    "SinusoidalPositionalEmbedding": "poslab.positions",
-    "TinyAttentionLM": "poslab.model",
-    "TokenEmbedding": "poslab.model",
-    "count_parameters": "poslab.model",
-    "neighbour_cosine_curve": "poslab.evaluation.metrics",
-}
+_HOMES = ("poslab.positions", "poslab.model", "poslab.evaluation.metrics")
 
 __all__ = [
     "EmbeddingComposer",
@@ -46,10 +36,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    for home in _HOMES if name in __all__ else ():
+        if hasattr(module := import_module(home), name):
+            return getattr(module, name)
     raise AttributeError(f"module 'poslab' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *__all__])

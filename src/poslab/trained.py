@@ -210,21 +210,15 @@ def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path
         ConfigError: they are those of another model; names both files and the first difference.
     """
 
-    def refuse(difference: str) -> None:
-        raise ConfigError(f"{path} does not belong to the run in {folder}: {difference}")
-
-    wanted = model.state_dict()
-    for name in [*wanted, *weights]:
-        if name not in weights:
-            refuse(f"it has no {name}")
-        elif name not in wanted:
-            refuse(f"the run's model has no {name}")
-        elif weights[name].shape != wanted[name].shape:
-            refuse(f"{name} is {tuple(weights[name].shape)} there and {tuple(wanted[name].shape)} in {CONFIG_FILE}")
-        elif not weights[name].isfinite().all():
-            refuse(f"{name} holds numbers that are not finite")
-    model.load_state_dict(weights)
-    for name, value in model.state_dict().items():
-        if not value.equal(weights[name]):
-            # The model has one matrix under two names, the file has two matrices.
-            refuse(f"{name} has other values there than the parameter that it shares in the run's model")
+    try:
+        model.load_state_dict(weights)
+        for name, value in model.state_dict().items():
+            if not value.isfinite().all():
+                raise ValueError(f"{name} holds numbers that are not finite")
+            if not value.equal(weights[name]):
+                # The model has one matrix under two names, the file has two matrices.
+                raise ValueError(f"{name} has other values there than the parameter that it shares in the run's model")
+    except (RuntimeError, ValueError) as error:
+        # torch lists all differences, below a line without one.
+        difference = str(error).splitlines()[:2][-1].strip()
+        raise ConfigError(f"{path} does not belong to the run in {folder}: {difference}") from error

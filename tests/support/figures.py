@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.transforms import Affine2D, Bbox
+from matplotlib.transforms import Affine2D, Bbox, Transform
 from PIL import Image, ImageChops
 
 from poslab.diagnostics.embedding_gradient import draw_rows
@@ -18,11 +20,52 @@ from poslab.pictures.figures import (
     DPI,
     Label,
     LabelledFigure,
-    Map,
     message_figure,
     write_labels,
 )
+from poslab.pictures.plots import MapPlot
 from poslab.positions.sinusoidal import sinusoidal_table
+
+
+class Map(NamedTuple):
+    """A matrix that a figure shows by colour, with the arguments of `MapPlot.map`."""
+
+    values: np.ndarray
+    low: float
+    high: float
+    at: tuple[float, float]
+    cell: float
+
+
+# What the plots of maps were asked to draw, by figure.
+DATA: WeakKeyDictionary[Figure, Transform] = WeakKeyDictionary()
+MAPS: WeakKeyDictionary[Figure, list[Map]] = WeakKeyDictionary()
+
+
+def note_maps() -> None:
+    """Have every plot of maps note what it draws."""
+    start, draw = MapPlot.__init__, MapPlot.map
+
+    def noted_start(self: MapPlot, *args: Any, **options: Any) -> None:
+        start(self, *args, **options)
+        DATA[self.figure], MAPS[self.figure] = self.data, []
+
+    def noted_map(
+        self: MapPlot,
+        values: np.ndarray,
+        colours: Any,
+        low: float,
+        high: float,
+        at: tuple[float, float] = (0.0, 0.0),
+        cell: float = 1.0,
+    ) -> None:
+        MAPS[self.figure].append(Map(values, low, high, at, cell))
+        draw(self, values, colours, low, high, at, cell)
+
+    MapPlot.__init__, MapPlot.map = noted_start, noted_map  # type: ignore[method-assign]
+
+
+note_maps()
 
 
 def pixels(figure: Figure) -> np.ndarray:
@@ -32,15 +75,12 @@ def pixels(figure: Figure) -> np.ndarray:
 
 
 def maps(figure: Figure) -> list[Map]:
-    assert isinstance(figure, LabelledFigure)
-    return figure.maps
+    return MAPS.get(figure, [])
 
 
 def place(figure: Figure, x: float, y: float) -> tuple[float, float]:
     """Pixels from the lower left corner of the coordinates of its maps."""
-    assert isinstance(figure, LabelledFigure)
-    assert figure.data is not None
-    across, up = figure.data.transform((x, y))
+    across, up = DATA[figure].transform((x, y))
     return float(across), float(up)
 
 
@@ -108,7 +148,7 @@ def assert_readable(figure: Figure) -> None:
             min(box.y1, other_box.y1) - max(box.y0, other_box.y0) > 1
         )
         assert not lapped, f"{text!r} is written over {other!r}"
-    for one in figure.maps:
+    for one in maps(figure):
         rows, columns = one.cell * np.array(one.values.shape)
         left, top = place(figure, one.at[0] - 0.5, one.at[1] - 0.5)
         right, bottom = place(figure, one.at[0] - 0.5 + columns, one.at[1] - 0.5 + rows)

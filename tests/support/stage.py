@@ -58,7 +58,7 @@ class Stage:
 
     def end(self) -> None:
         self.gallery.on_train_end(self.trainer, self.module)
-        self.gallery.teardown(self.trainer, self.module, "fit")
+        self.gallery.close(self.trainer)
 
     def files(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.folder / "figures").glob("*")}

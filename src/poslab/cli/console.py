@@ -6,31 +6,43 @@ Nothing here imports torch until a configuration has passed the checks that need
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
 
 from poslab.cli.explain import debugging, explain
 from poslab.config.overrides import job_overrides
 from poslab.errors import ConfigError, DivergedError
 from poslab.system.ranks import is_rank_zero, rank
 
+# Errors that every rank of a run raises.
+EXPECTED = (ConfigError, DivergedError, HydraException, OmegaConfBaseException)
 
-class ConsoleHandler(logging.StreamHandler[Any]):
+
+class Unbroken(logging.Handler):
+    """Ignores an output that cannot be written: ``| head`` has ended, the disk is full, the run's folder is removed.
+
+    If the run's other files fail too, the run reports it in one line.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class ConsoleHandler(Unbroken, logging.StreamHandler[Any]):
     """Writes to the current ``sys.stdout``, which a live progress bar replaces to print lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore an output that cannot be written (``| head`` has ended, a full disk); the run and its log continue."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Only rank 0 prints, and warnings of libraries go to the log file only."""
@@ -48,7 +60,7 @@ class ConsoleHandler(logging.StreamHandler[Any]):
         return sys.stdout
 
 
-class LogFile(logging.FileHandler):
+class LogFile(Unbroken, logging.FileHandler):
     """The log file of a run, written by rank 0; any other rank writes its warnings and errors to a file of its own.
 
     A log that cannot be written does not end the run.
@@ -62,27 +74,24 @@ class LogFile(logging.FileHandler):
         wrong = record.exc_info is not None or record.levelno >= logging.WARNING
         return (wrong or is_rank_zero()) and bool(super().filter(record))
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore a full disk or a removed folder: the run's other files fail too, and report it in one line."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-
 
 @contextmanager
 def one_line_errors(config_dir: Path) -> Iterator[None]:
-    """End the process with one line and exit code 1 instead of a traceback."""
+    """End the process with one line and exit code 1 instead of a traceback, or with code 130 after a Ctrl-C."""
     # With this, Hydra raises errors instead of printing them over several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if debugging():
-            raise
-        sys.exit(f"error: {explain(error, config_dir)}")
-    except KeyboardInterrupt:
-        if debugging():
-            raise
-        sys.exit(130)
+            traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            raise SystemExit(130) from None
+        if not is_rank_zero() and isinstance(error, EXPECTED):
+            # Rank 0 ends by the same error and prints it.
+            raise SystemExit(1) from None
+        where = "" if is_rank_zero() else f"rank {rank()}: "
+        raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
 
 
 def check_typed() -> None:
@@ -108,19 +117,9 @@ def check_typed() -> None:
         )
 
 
-@contextmanager
-def job_errors(config_dir: Path) -> Iterator[None]:
-    """Do the same for an error inside a single job, before Hydra adds a line of its own; in a sweep, raise it."""
-    try:
-        yield
-    except Exception as error:
-        if debugging() or in_sweep():
-            raise
-        if not is_rank_zero() and isinstance(error, (ConfigError, DivergedError)):
-            # Rank 0 ends by the same error and prints it.
-            raise SystemExit(1) from None
-        where = "" if is_rank_zero() else f"rank {rank()}: "
-        raise SystemExit(f"error: {where}{explain(error, config_dir)}") from None
+def job_errors(config_dir: Path) -> AbstractContextManager[None]:
+    """Do the same inside a single job, before Hydra adds a line of its own; a sweep gets the error itself."""
+    return nullcontext() if in_sweep() else one_line_errors(config_dir)
 
 
 def folder_and_overrides() -> tuple[Path, list[str]]:

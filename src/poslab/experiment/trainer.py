@@ -44,7 +44,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
     if wants_progress_bar(job.trainer.progress_bar):
         callbacks.append(RichProgressBar(refresh_rate=20))
     only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and record.brief)
-    gallery = Gallery(only_ends=only_ends, folder=first.folder, loggers=first.loggers, beyond_fit=True)
+    gallery = Gallery(only_ends=only_ends, folder=first.folder, loggers=first.loggers)
     # The gallery after the diagnostics: when it runs, all of them have ordered their pictures.
     callbacks += [Diagnostics([build_diagnostics(job.diagnostics, gallery) for _ in replicas]), gallery]
     # After them: a trial that is ended here has been inspected.

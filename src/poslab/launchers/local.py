@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import current_process, resource_tracker, set_start_method
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
-from poslab.errors import ConfigError, LostJobError
+from poslab.errors import ConfigError
 from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, load
 from poslab.system.devices import VISIBLE, visible_devices
 
@@ -89,39 +88,27 @@ class JoblibPool(Pool["Future[JobReturn]"]):
     tries_again = True
 
     def __init__(self, n_jobs: int) -> None:
-        self.loky = load("joblib.externals.loky", "joblib", "joblib")
+        self.loky = load("joblib.externals.loky", "hydra/launcher=joblib", "joblib")
         self.capacity = n_workers(n_jobs, self.loky.cpu_count())
         self.executor: Any = None
         self.size = 0
 
     def prepare(self, n_jobs: int, folder: Path) -> None:
         self.size = max(self.size, min(n_jobs, int(self.capacity)))
-        if self.executor is not None and self.executor._max_workers < self.size:
-            self.executor.shutdown()
-            self.executor = None
 
     def start(self, calls: Sequence[Call]) -> list["Future[JobReturn]"]:
-        return [self._submit(call) for call in calls]
-
-    def _submit(self, call: Call) -> "Future[JobReturn]":
-        for _ in range(2):
-            if self.executor is None:
-                self.executor = self.loky.ProcessPoolExecutor(
-                    max_workers=self.size,
-                    initializer=become_joblib_worker,
-                    initargs=(os.getpid(), visible_devices()),
-                    env={"OMP_NUM_THREADS": "1"},
-                )
-                # Started here, because its start unblocks Ctrl-C again.
-                resource_tracker.ensure_running()
-            try:
-                with ctrl_c_afterwards():
-                    submitted: Future[JobReturn] = self.executor.submit(call)
-                return submitted
-            except BrokenProcessPool:
-                # One worker died, so the executor has ended the others.
-                self.executor = None
-        raise LostJobError("the worker processes died at once")
+        # A new one if a worker died, which ends the others, or if there are more jobs than before.
+        self.executor = self.loky.get_reusable_executor(
+            max_workers=self.size,
+            timeout=None,
+            initializer=become_joblib_worker,
+            initargs=(os.getpid(), visible_devices()),
+            env={"OMP_NUM_THREADS": "1"},
+        )
+        # Started here, because its start unblocks Ctrl-C again.
+        resource_tracker.ensure_running()
+        with ctrl_c_afterwards():
+            return [self.executor.submit(call) for call in calls]
 
     def ended(self, handles: Sequence["Future[JobReturn]"]) -> list["Future[JobReturn]"]:
         return list(wait(handles, timeout=1, return_when=FIRST_COMPLETED).done)
@@ -138,7 +125,6 @@ class JoblibPool(Pool["Future[JobReturn]"]):
             wait(handles, timeout=GRACE_SECONDS)
         finally:
             self.executor.shutdown(kill_workers=True)
-            self.executor = None
 
 
 def send(process: int, number: int) -> None:

@@ -8,9 +8,8 @@ import logging
 import math
 import pickle
 import signal
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,7 +22,7 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.errors import ConfigError
+from poslab.errors import ConfigError, StoppedError
 from poslab.runs.result import stored_result
 from poslab.system.devices import check_device
 
@@ -171,42 +170,47 @@ def launch(
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir).absolute()
     state = Singleton.get_state()
-    calls = [
-        pool.call_type(hydra_context, config, task_function, state, list(overrides), first + number)
+    calls = {
+        number: pool.call_type(hydra_context, config, task_function, state, list(overrides), first + number)
         for number, overrides in enumerate(job_overrides)
-    ]
+    }
     report = Report(folder, len(calls))
-    with sigterm_exits():
-        try:
-            returned, lost = run(pool, calls, folder, report)
-            if lost and pool.tries_again:
-                report.say_lost(lost.values())
-                for call in list(lost):
-                    # One at a time: a job that kills its workers again loses no other job.
-                    again, still_lost = run(pool, [calls[call]], folder, report)
-                    if again:
-                        returned[call] = again[0]
-                        del lost[call]
-                    else:
-                        lost[call] = still_lost[0]
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-    for call, reason in lost.items():
-        returned[call] = failed(calls[call].overrides, reason)
-        report.say(returned[call])
-    return [returned[call] for call in range(len(calls))]
+
+    def leave(number: int, frame: object) -> None:
+        raise StoppedError(number)
+
+    # Here, because Ray replaces the handler of the command.
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        returned, lost = run(pool, calls, folder, report)
+        if lost and pool.tries_again:
+            report.say_lost(lost.values())
+            for number in list(lost):
+                # One at a time: a job that kills its workers again loses no other job.
+                again, lost_again = run(pool, {number: calls[number]}, folder, report)
+                returned |= again
+                del lost[number]
+                lost |= lost_again
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    for number, reason in lost.items():
+        returned[number] = failed(calls[number].overrides, reason)
+        report.say(returned[number])
+    return [returned[number] for number in calls]
 
 
 def run(
-    pool: Pool[Any], calls: Sequence[Call], folder: Path, report: "Report"
+    pool: Pool[Any], calls: Mapping[int, Call], folder: Path, report: "Report"
 ) -> tuple[dict[int, JobReturn], dict[int, Exception]]:
     """Run jobs, at most as many at once as the pool takes.
 
     Returns:
-        by index into ``calls``, what each job returned, and for each lost job the reason.
+        by number of the job, what each job returned, and for each lost job the reason.
     """
     pool.prepare(len(calls), folder)
-    waiting = list(range(len(calls)))
+    waiting = list(calls)
     running: dict[Any, int] = {}
     returned: dict[int, JobReturn] = {}
     lost: dict[int, Exception] = {}
@@ -215,14 +219,14 @@ def run(
             n_free = len(waiting) if pool.capacity == math.inf else int(pool.capacity) - len(running)
             next_ones, waiting = waiting[:n_free], waiting[n_free:]
             if next_ones:
-                running |= zip(pool.start([calls[call] for call in next_ones]), next_ones, strict=True)
+                running |= zip(pool.start([calls[number] for number in next_ones]), next_ones, strict=True)
             for handle in pool.ended(list(running)):
-                call = running.pop(handle)
+                number = running.pop(handle)
                 try:
-                    returned[call] = pool.result(handle)
-                    report.say(returned[call])
+                    returned[number] = pool.result(handle)
+                    report.say(returned[number])
                 except Exception as error:
-                    lost[call] = error
+                    lost[number] = error
     except BaseException:
         pool.stop(list(running))
         raise
@@ -268,23 +272,6 @@ def first_sentence(error: object) -> str:
 
 
 @contextmanager
-def sigterm_exits() -> Iterator[None]:
-    """Raise a SystemExit on a SIGTERM, which would otherwise end this process and leave its jobs running."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(143)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def ctrl_c_afterwards() -> Iterator[None]:
     """Block Ctrl-C in here: processes that are started in here never receive it, this process receives it afterwards.
 
@@ -300,8 +287,8 @@ def ctrl_c_afterwards() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def load(name: str, launcher: str, extra: str) -> Any:
-    """Import a module of an extra.
+def load(name: str, setting: str, extra: str) -> Any:
+    """Import a module of an extra that a setting needs.
 
     Raises:
         ConfigError: the extra is not installed.
@@ -311,4 +298,4 @@ def load(name: str, launcher: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
-        raise ConfigError(f"hydra/launcher={launcher} needs {error.name}: pip install 'poslab[{extra}]'") from None
+        raise ConfigError(f"{setting} needs {error.name}: pip install 'poslab[{extra}]'") from None

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,10 @@ from poslab.system.devices import VISIBLE
 from poslab.system.threads import available_cores
 
 
-@dataclass
-class RayCall(Call):
-    """A job on a Ray cluster.
-
-    Attributes:
-        hide_devices: hide all GPUs from the job, because it asked for none.
-    """
-
-    hide_devices: bool = False
-
-    def __call__(self) -> JobReturn:
-        if self.hide_devices:
-            os.environ[VISIBLE] = ""
-        return super().__call__()
-
-
-def call_on_ray(call: Call) -> JobReturn:
+def call_on_ray(call: Call, hide_devices: bool) -> JobReturn:
+    """Run a job in a worker of Ray; hide all GPUs from a job that asked for none."""
+    if hide_devices:
+        os.environ[VISIBLE] = ""
     return call()
 
 
@@ -40,14 +26,13 @@ class RayPool(Pool[Any]):
     """A Ray cluster, which queues the jobs itself and restarts those of a dead node on another."""
 
     capacity = math.inf
-    call_type = RayCall
 
     def __init__(self, init: dict[str, Any], remote: dict[str, Any]) -> None:
         self.init = {name: value for name, value in init.items() if value is not None}
         if "address" in self.init and "RAY_AUTH_MODE" not in os.environ and (Path.home() / ".ray/auth_token").exists():
             # A cluster on this machine asks for this token, any other ignores it. Ray reads the mode when imported.
             os.environ["RAY_AUTH_MODE"] = "token"
-        self.ray = load("ray", "ray", "ray")
+        self.ray = load("ray", "hydra/launcher=ray", "ray")
         self.remote = {name: value for name, value in remote.items() if value is not None}
         if "address" in self.init:
             # Now, so that a missing cluster is found before the sweep makes a folder.
@@ -111,18 +96,13 @@ class RayPool(Pool[Any]):
 
     def start(self, calls: Sequence[Call]) -> list[Any]:
         task = self.ray.remote(**self.remote)(call_on_ray)
-        for call in calls:
-            assert isinstance(call, RayCall)
-            call.hide_devices = not self.remote.get("num_gpus")
-        return [task.remote(call) for call in calls]
+        return [task.remote(call, not self.remote.get("num_gpus")) for call in calls]
 
     def ended(self, handles: Sequence[Any]) -> list[Any]:
-        done: list[Any] = self.ray.wait(list(handles), num_returns=1, timeout=1)[0]
-        return done
+        return self.ray.wait(list(handles), num_returns=1, timeout=1)[0]
 
     def result(self, handle: Any) -> JobReturn:
-        returned: JobReturn = self.ray.get(handle)
-        return returned
+        return self.ray.get(handle)
 
     def stop(self, handles: Sequence[Any]) -> None:
         try:

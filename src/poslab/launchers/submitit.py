@@ -48,7 +48,7 @@ class SubmititCall(Call):
 
     def checkpoint(self) -> Any:
         """What submitit requeues: the same call, which resumes in the same folder."""
-        return load("submitit", "submitit", "slurm").helpers.DelayedSubmission(self)
+        return load("submitit", "hydra/launcher=submitit", "slurm").helpers.DelayedSubmission(self)
 
 
 class SubmititPool(Pool[Any]):
@@ -59,7 +59,7 @@ class SubmititPool(Pool[Any]):
     COMMON = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb", "name")
 
     def __init__(self, cluster: str, n_jobs: int = -1, max_num_timeout: int = 0, **parameters: Any) -> None:
-        self.submitit = load("submitit", f"submitit_{cluster}", "slurm")
+        self.submitit = load("submitit", f"hydra/launcher=submitit_{cluster}", "slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise ConfigError(
                 "hydra/launcher=submitit_slurm: there is no sbatch on this machine; start the sweep on a login node of "
@@ -138,8 +138,7 @@ class SubmititPool(Pool[Any]):
         if self.here and not handle.paths.result_pickle.exists():
             # submitit would wait for the file, in case the file system is slow.
             raise LostJobError(f"its process ended without a result, see {handle.paths.stderr}")
-        returned: JobReturn = handle.result()
-        return returned
+        return handle.result()
 
     def stop(self, handles: Sequence[Any]) -> None:
         if self.cluster == "slurm":

@@ -1,7 +1,5 @@
 """Multi-head causal self-attention that can also return the attention weights of every head."""
 
-from typing import Literal, overload
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -104,22 +102,6 @@ class MultiHeadSelfAttention(nn.Module):
         """Reshape (B, H, T, d_head) to (B, T, D): the inverse of `_split_heads`."""
         return x.transpose(1, 2).flatten(2)
 
-    @overload
-    def forward(
-        self,
-        x: Float[Tensor, "b t d"],
-        return_weights: Literal[False] = False,
-        positions: PositionScheme | None = None,
-        cache: LayerCache | None = None,
-    ) -> Float[Tensor, "b t d"]: ...
-    @overload
-    def forward(
-        self,
-        x: Float[Tensor, "b t d"],
-        return_weights: Literal[True],
-        positions: PositionScheme | None = None,
-        cache: LayerCache | None = None,
-    ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t_k"]]: ...
     def forward(
         self,
         x: Float[Tensor, "b t d"],

@@ -3,7 +3,7 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from jaxtyping import Float, Int64
@@ -244,12 +244,6 @@ class TinyAttentionLM(LanguageModel):
         on_weights(weights)
         return x
 
-    @overload
-    def forward(self, ids: Int64[Tensor, "b t"], return_weights: Literal[False] = False) -> Float[Tensor, "b t v"]: ...
-    @overload
-    def forward(
-        self, ids: Int64[Tensor, "b t"], return_weights: Literal[True]
-    ) -> tuple[Float[Tensor, "b t v"], Float[Tensor, "b h t t"]]: ...
     def forward(
         self, ids: Int64[Tensor, "b t"], return_weights: bool = False
     ) -> Float[Tensor, "b t v"] | tuple[Float[Tensor, "b t v"], Float[Tensor, "b h t t"]]:

@@ -127,12 +127,10 @@ class TransformerLM(LanguageModel):
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        output: Tensor = self.blocks[index](x, self.positions, on_weights, cache)
-        return output
+        return self.blocks[index](x, self.positions, on_weights, cache)
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        normed: Tensor = self.final_norm(x)
-        return normed
+        return self.final_norm(x)
 
     def forward(
         self, ids: Int64[Tensor, "b t"], return_weights: bool = False

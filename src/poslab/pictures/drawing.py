@@ -121,8 +121,7 @@ class DrawingProcess:
         orders, self.orders = self.orders, []
         try:
             # Unpickling is safe here: only the child process can write to this pipe.
-            done: list[Drawn] = pickle.loads(self._pipe.recv_bytes())
-            return done
+            return pickle.loads(self._pipe.recv_bytes())
         except BlockingIOError:
             reason = "its process took too long"
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -48,30 +48,16 @@ class Label(NamedTuple):
     upright: bool
 
 
-class Map(NamedTuple):
-    """A matrix that a figure shows by colour: values, ends of the colour scale, and place, as in `MapPlot.map`."""
-
-    values: np.ndarray
-    low: float
-    high: float
-    at: tuple[float, float]
-    cell: float
-
-
 class LabelledFigure(Figure):
     """A figure whose texts are written onto the image after matplotlib has drawn it.
 
     Attributes:
         labels: the texts.
-        maps: the matrices that are shown by colour.
-        data: maps the coordinates of the matrices to pixels; None without matrices.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.labels: list[Label] = []
-        self.maps: list[Map] = []
-        self.data: Transform | None = None
 
     def write(
         self,

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 class Gallery(Callback):
     """Callback that draws the pictures ordered by diagnostics; it must come after them in the list of callbacks.
 
+    Call `close_gallery` after ``fit``: other work can be done while the last pictures are drawn.
+
     Args:
         in_background: True draws in a forked process, False in this one. None: in a forked process if the system can
             fork and this process may use more than one core.
@@ -36,8 +38,6 @@ class Gallery(Callback):
             would take longer than training a small model.
         folder: run folder for the PNG files; None: the Trainer's ``default_root_dir``.
         loggers: loggers that get the pictures; None: those of the Trainer.
-        beyond_fit: the caller of ``fit`` calls `close_gallery` after it, so that other work can be done while the last
-            pictures are drawn. False: ``fit`` returns after the last pictures.
     """
 
     def __init__(
@@ -46,13 +46,11 @@ class Gallery(Callback):
         only_ends: bool = False,
         folder: RunFolder | None = None,
         loggers: Sequence[Any] | None = None,
-        beyond_fit: bool = False,
     ) -> None:
         self.in_background = drawing.CAN_FORK and allowed_threads() > 1 if in_background is None else in_background
         self.only_ends = only_ends
         self.folder = folder
         self.loggers = loggers
-        self.beyond_fit = beyond_fit
         self.owed: set[str] = set()
         """Tags of pictures that were ordered but not shown when the checkpoint was saved; they are ordered again."""
         self._owed_step = 0
@@ -103,10 +101,6 @@ class Gallery(Callback):
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self.owed.clear()
         self.on_train_end(trainer, pl_module)
-
-    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        if not self.beyond_fit:
-            self.close(trainer)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
@@ -229,7 +223,7 @@ class Gallery(Callback):
 
 
 def close_gallery(trainer: lightning.Trainer) -> None:
-    """Draw and show the last pictures of a run; see ``beyond_fit`` in `Gallery`."""
+    """Draw and show the last pictures of a run."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Gallery):
             callback.close(trainer)

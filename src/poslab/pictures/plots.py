@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, BboxTransform, BboxTransformTo, Transform, blended_transform_factory
 
-from poslab.pictures.figures import DPI, TICK_SIZE, Map, new_figure
+from poslab.pictures.figures import DPI, TICK_SIZE, new_figure
 
 
 class Pixels(Artist):
@@ -146,7 +146,6 @@ class MapPlot(Plot):
         super().__init__(width, height, title, xlabel, ylabel, colour_bar)
         coordinates = Bbox([(-0.5, rows - 0.5), (columns - 0.5, -0.5 - above)])
         self._data = BboxTransform(coordinates, self.frame) + self.figure.dpi_scale_trans
-        self.figure.data = self._data
         if framed:
             x, y, across, up = self.frame.bounds
             border = Rectangle((x, y), across, up, fill=False, linewidth=0.8, transform=self.figure.dpi_scale_trans)
@@ -174,7 +173,6 @@ class MapPlot(Plot):
             at: (column, row) coordinates; the upper left corner of the matrix is half a unit before both.
             cell: side of a cell, in data coordinates.
         """
-        self.figure.maps.append(Map(values, low, high, at, cell))
         self.paint(colormaps.get_cmap(colours)(Normalize(low, high)(values), bytes=True), at, cell)
 
     def paint(self, colours: np.ndarray, at: tuple[float, float] = (0.0, 0.0), cell: float = 1.0) -> None:

@@ -76,14 +76,6 @@ class PositionTable(PositionScheme):
             return self._random_subset(seq_len)
         return None
 
-    def forward(self, seq_len: int) -> Float[Tensor, "t d"]:
-        """The vectors (T, D) of a sequence of ``seq_len`` tokens.
-
-        Raises:
-            ValueError: ``seq_len`` outside ``[1, L]``; names both numbers.
-        """
-        return self.embed(seq_len)
-
     def table(self) -> Float[Tensor, "l d"]:
         """The whole table, (L, D), without gradient."""
         return self.rows().detach()

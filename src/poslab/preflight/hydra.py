@@ -1,9 +1,6 @@
 """Hydra's callback that checks a job before Hydra makes a folder for it."""
 
 import os
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +9,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from poslab.cli.explain import debugging, explain, main_config_dir
+from poslab.cli.console import one_line_errors
+from poslab.cli.explain import main_config_dir
 from poslab.config import schema
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
@@ -39,13 +37,14 @@ class Preflight(Callback):
     prepared: ClassVar["Prepared | None"] = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        with errors_end_the_process(config):
+        with one_line_errors(main_config_dir(config)):
             check_names(config)
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         if started_by_first_rank():
             return
-        with errors_end_the_process(config):
+        # Hydra turns an Exception of a callback into a warning and continues.
+        with one_line_errors(main_config_dir(config)):
             from poslab.preflight.checks import preflight
 
             # First, because the folder's name is made from the configuration.
@@ -54,18 +53,6 @@ class Preflight(Callback):
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             # The folder is claimed by rank 0.
             Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
-
-
-@contextmanager
-def errors_end_the_process(config: DictConfig) -> Iterator[None]:
-    """Raise a SystemExit for any error: Hydra turns an Exception of a callback into a warning and continues."""
-    try:
-        yield
-    except Exception as error:
-        if debugging():
-            traceback.print_exc()
-        # Only rank 0 prints.
-        raise SystemExit(f"error: {explain(error, main_config_dir(config))}" if is_rank_zero() else 1) from None
 
 
 def check_names(config: DictConfig) -> None:

@@ -101,7 +101,7 @@ class Sweep:
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
-            composed = composed_job(self.config, self.launcher, self.loader, overrides)
+            composed = self.composed(overrides)
         except ConfigError as error:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
@@ -120,6 +120,18 @@ class Sweep:
         if note and note not in self._notes:
             self._notes.add(note)
             log.info("note   %s", note)
+
+    def composed(self, overrides: Sequence[str]) -> TrainConfig:
+        """Compose one job and check it, also on the devices of the launcher's workers.
+
+        Raises:
+            ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
+        """
+        job = checked_job(self.loader.load_sweep_config(self.config, list(overrides)))
+        # Hydra's own launcher runs the job in this process.
+        check = self.launcher.pool.check_devices if hasattr(self.launcher, "pool") else check_device
+        check(job.trainer.accelerator, job.trainer.devices)
+        return job
 
     def result(self, job: Job) -> dict[str, Any]:
         """What a job stored in ``result.json``; empty if it stored nothing or cannot be run."""
@@ -173,8 +185,7 @@ class Sweep:
     @property
     def workers(self) -> int | str:
         """How many jobs run at once, or where they wait; Hydra's own launcher runs one."""
-        workers: int | str = getattr(self.launcher, "workers", 1)
-        return workers
+        return self.launcher.pool.workers if hasattr(self.launcher, "pool") else 1
 
     @property
     def place(self) -> str:
@@ -240,19 +251,6 @@ class Sweep:
 def diverged_replicas(result: Mapping[str, Any]) -> str:
     """Which replicas of a completed job diverged, as its error says; empty if none did."""
     return str(result.get("error") or "") if result.get("status") == "completed" else ""
-
-
-def composed_job(config: DictConfig, launcher: Launcher, loader: ConfigLoader, overrides: Sequence[str]) -> TrainConfig:
-    """Compose one job and check it, also on the devices of the launcher's workers.
-
-    Raises:
-        ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
-    """
-    job = checked_job(loader.load_sweep_config(config, list(overrides)))
-    # Hydra's own launcher runs the job in this process.
-    check = getattr(launcher, "check_devices", check_device)
-    check(job.trainer.accelerator, job.trainer.devices)
-    return job
 
 
 def checked_job(composed: DictConfig) -> TrainConfig:

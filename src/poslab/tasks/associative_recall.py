@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from poslab.tasks.base import IGNORED, Batch, Task, check_at_least
-from poslab.tasks.strings import draw_strings
+from poslab.tasks.strings import cells_after_first, draw_strings
 
 
 class AssociativeRecallTask(Task):
@@ -84,11 +84,7 @@ class AssociativeRecallTask(Task):
 
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
         """Cells (T, T): for each query, the position of the value after the first occurrence of the queried key."""
-        cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
-        first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
-        queries = np.flatnonzero((tokens < self.n_keys) & (first < np.arange(len(tokens))))
-        cells[queries, first[queries] + 1] = True
-        return cells
+        return cells_after_first(tokens) & (tokens < self.n_keys)[:, None]
 
     def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
         targets = np.full(len(tokens), IGNORED)

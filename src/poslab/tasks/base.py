@@ -85,9 +85,9 @@ class Task(ABC):
     def sample_at(self, rng: np.random.Generator, batch_size: int, length: int) -> Batch:
         """Generate a batch of ``batch_size`` rows of one length, which `sample` has checked."""
 
-    @abstractmethod
     def token_label(self, token: int) -> str:
-        """Short name of a token id, for the axes of heat maps and for prompts."""
+        """Short name of a token id, for the axes of heat maps and for prompts; by default its number."""
+        return str(token)
 
     @abstractmethod
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:

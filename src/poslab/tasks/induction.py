@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from poslab.tasks.base import IGNORED, Batch, Task, check_at_least
-from poslab.tasks.strings import draw_strings
+from poslab.tasks.strings import cells_after_first, draw_strings
 
 
 class InductionTask(Task):
@@ -55,16 +55,8 @@ class InductionTask(Task):
         targets[:, : 2 * length] = IGNORED
         return Batch(rows[:, :-1], targets)
 
-    def token_label(self, token: int) -> str:
-        return str(token)
-
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
-        """Cells (T, T): for each query token that occurred before, the key after its first occurrence."""
-        cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
-        first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
-        queries = np.flatnonzero(first < np.arange(len(tokens)))
-        cells[queries, first[queries] + 1] = True
-        return cells
+        return cells_after_first(tokens)
 
     def deduce(self, tokens: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
         targets = np.full(len(tokens), IGNORED)

@@ -38,9 +38,6 @@ class RepeatTask(Task):
         rows = np.repeat(symbols, length + 1, axis=1)
         return Batch(rows[:, :-1], rows[:, 1:])
 
-    def token_label(self, token: int) -> str:
-        return str(token)
-
     def answer_cells(self, tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
         # All tokens of a row are equal, but those of a prompt may differ.
         return np.tri(len(tokens), dtype=bool) & (tokens[:, None] == tokens)

@@ -1,7 +1,7 @@
 """Base class of the transductions whose source is a random string."""
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from poslab.tasks.transduction import Transduction
 
@@ -53,3 +53,12 @@ def draw_strings(
         return rng.integers(n_symbols, size=(batch_size, length))
     shuffled = rng.permuted(np.tile(np.arange(n_symbols), (batch_size, 1)), axis=1)
     return shuffled[:, :length]
+
+
+def cells_after_first(tokens: Int64[np.ndarray, " t"]) -> Bool[np.ndarray, "t t"]:
+    """Cells (T, T): for each query token that occurred before, the key after its first occurrence."""
+    cells = np.zeros((len(tokens), len(tokens)), dtype=bool)
+    first = (tokens[:, None] == tokens[None, :]).argmax(axis=1)
+    queries = np.flatnonzero(first < np.arange(len(tokens)))
+    cells[queries, first[queries] + 1] = True
+    return cells

@@ -90,7 +90,7 @@ class Transduction(Task):
 
     def token_label(self, token: int) -> str:
         names = {self.separator: "SEP", self.bos: "BOS", self.eos: "EOS"}
-        return names.get(token, str(token))
+        return names.get(token) or super().token_label(token)
 
     def separator_index(self, tokens: Int64[np.ndarray, " t"]) -> int:
         """Index of the separator in one sequence; T if it has none."""

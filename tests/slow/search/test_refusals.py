@@ -55,7 +55,7 @@ def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     path = os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")])
     done = start(*OPTUNA, RATE, *QUICK, cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 1
-    assert done.stderr == "error: hydra/sweeper=optuna needs Optuna: pip install 'poslab[optuna]'\n"
+    assert done.stderr == "error: hydra/sweeper=optuna needs optuna: pip install 'poslab[optuna]'\n"
     assert not (tmp_path / "outputs").exists()
 
 

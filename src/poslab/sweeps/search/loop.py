@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
-from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
@@ -18,7 +15,7 @@ from poslab.errors import PrunedError
 from poslab.runs.names import INVALID_FILE
 from poslab.sweeps.plan import PLAN_FILE, Job, as_json
 from poslab.sweeps.search.objectives import check_objectives, reached
-from poslab.sweeps.search.options import Options, absolute, build_sampler, open_storage, quiet
+from poslab.sweeps.search.options import Options, build_sampler, open_storage, quiet
 from poslab.sweeps.search.pruning import PRUNING_FILE
 from poslab.sweeps.search.samples import sample_jobs
 from poslab.sweeps.search.space import Parameter, literal, split_space
@@ -33,15 +30,11 @@ log = logging.getLogger(__name__)
 STATES = {TrialState.COMPLETE: COMPLETED, TrialState.FAIL: "failed"}
 
 
-def run_search(
-    config: DictConfig, launcher: Launcher, loader: ConfigLoader, given: Sequence[Override], options: dict[str, Any]
-) -> None:
+def run_search(sweep: Sweep, given: Sequence[Override], options: dict[str, Any]) -> None:
     """Search from the command line; an error in the options leaves no folder behind.
 
     Args:
-        config: of the multirun, with Hydra's own part.
-        launcher: runs the jobs.
-        loader: composes a job's configuration.
+        sweep: runs the jobs.
         given: the overrides as typed.
         options: ``hydra.sweeper``.
 
@@ -53,11 +46,11 @@ def run_search(
     space, fixed = split_space(given)
     if checked_options.sampler == "grid":
         build_sampler(checked_options, space, 0)
-    check_objectives(checked_options.goals, sample_jobs(config, launcher, loader, space, fixed))
-    if (database := absolute(checked_options.storage)) is not None:
+    check_objectives(checked_options.goals, sample_jobs(sweep, space, fixed))
+    if checked_options.database is not None:
         # Refuse a database that cannot be opened before there is a folder.
-        open_storage(database, Path()).remove_session()
-    Search(config, launcher, loader, checked_options, space, fixed).run()
+        open_storage(checked_options.database, Path()).remove_session()
+    Search(sweep, checked_options, space, fixed).run()
 
 
 class Search:
@@ -67,19 +60,11 @@ class Search:
     when the search was stopped stays so in the study; the next start resumes its job.
     """
 
-    def __init__(
-        self,
-        config: DictConfig,
-        launcher: Launcher,
-        loader: ConfigLoader,
-        options: Options,
-        space: Sequence[Parameter],
-        fixed: Sequence[str],
-    ) -> None:
+    def __init__(self, sweep: Sweep, options: Options, space: Sequence[Parameter], fixed: Sequence[str]) -> None:
+        self.sweep = sweep
         self.options = options
         self.space = {parameter.key: parameter for parameter in space}
         self.fixed = list(fixed)
-        self.sweep = Sweep(config, launcher, loader)
         self.sweep.folder.mkdir(parents=True, exist_ok=True)
         self.study = open_study(self.sweep, options, space, fixed)
         self.jobs: dict[int, Job] = {}
@@ -263,7 +248,7 @@ class Search:
             return
         content = {
             "study": self.study.study_name,
-            "storage": absolute(self.options.storage),
+            "storage": self.options.database,
             "pruner": self.options.pruner,
             "options": self.options.pruner_options,
             "lower_is_better": self.options.goals[0].direction == "minimize",

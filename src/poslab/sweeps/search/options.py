@@ -46,6 +46,7 @@ class Options:
         pruner_options: arguments of Optuna's class for it, or None.
         seed: of the sampler; with ``n_jobs=1`` the same search has the same trials.
         storage: a database, ``sqlite:///FILE``; None: a journal in the sweep's folder.
+        database: the same with an absolute path, which holds in any working directory.
 
     Raises:
         ConfigError: an unknown or impossible value.
@@ -82,6 +83,7 @@ class Options:
                 f"hydra.sweeper.pruner={self.pruner} with {len(self.goals)} objectives: a trial that is bad in one may "
                 "be good in another; use pruner=none, or one objective"
             )
+        self.database = absolute(self.storage)
         # Wrong options are refused here and not after the first trial.
         build_pruner(self.pruner, self.pruner_options)
         if self.sampler != "grid":

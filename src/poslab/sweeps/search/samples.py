@@ -3,9 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 import optuna
-from hydra.core.config_loader import ConfigLoader
-from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig
 from optuna.samplers import RandomSampler
 
 from poslab.cli.explain import explain, main_config_dir
@@ -13,14 +10,12 @@ from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.sweeps.search.options import quiet
 from poslab.sweeps.search.space import Parameter, literal
-from poslab.sweeps.sweep import composed_job
+from poslab.sweeps.sweep import Sweep
 
 MOST_DRAWS = 30
 
 
-def sample_jobs(
-    config: DictConfig, launcher: Launcher, loader: ConfigLoader, space: Sequence[Parameter], fixed: Sequence[str]
-) -> Iterator[TrainConfig]:
+def sample_jobs(sweep: Sweep, space: Sequence[Parameter], fixed: Sequence[str]) -> Iterator[TrainConfig]:
     """Draw jobs that can be run, one for each combination of the choices that are words.
 
     Words choose schemes, tasks and diagnostics, and so the metrics; numbers do not. At most `MOST_DRAWS` combinations
@@ -42,9 +37,9 @@ def sample_jobs(
             continue
         tried.add(settings)
         try:
-            job = composed_job(config, launcher, loader, [*fixed, *settings])
+            job = sweep.composed([*fixed, *settings])
         except Exception as error:
-            reason = explain(error, main_config_dir(config))
+            reason = explain(error, main_config_dir(sweep.config))
             if reason.startswith("unknown key"):
                 # Another value does not correct a name.
                 raise ConfigError(reason) from error

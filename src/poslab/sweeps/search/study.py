@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -11,7 +12,7 @@ from optuna.study import StudyDirection
 
 from poslab.config.identity import differences, identity
 from poslab.errors import ConfigError
-from poslab.sweeps.search.options import JOURNAL_FILE, Options, absolute, open_storage, quiet
+from poslab.sweeps.search.options import JOURNAL_FILE, Options, open_storage, quiet
 from poslab.sweeps.search.space import Parameter, check_same_space, stored_form
 from poslab.sweeps.sweep import Sweep
 
@@ -28,52 +29,41 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
     Raises:
         ConfigError: there is no study to resume, or it is of another search.
     """
+    folder, name = sweep.folder, sweep.folder.absolute().name
+    resumes = sweep.config.sweep.resume is not None
     description = {
         "objectives": [list(goal) for goal in options.goals],
         "space": stored_form(space),
         "settings": fixed_settings(sweep, fixed),
     }
+    nothing = f"{folder} holds no search that can go on"
+    if resumes and options.storage is None and not (folder / JOURNAL_FILE).exists():
+        raise ConfigError(
+            f"{nothing} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or the folder of one"
+        )
     with quiet():
-        if sweep.config.sweep.resume is None:
-            study = _new_study(sweep, options)
-            for key, value in description.items():
-                study.set_user_attr(key, value)
-        else:
-            study = _stored_study(sweep, options)
-            check_same(study.user_attrs, description, space, sweep)
+        storage = open_storage(options.database, folder)
+        try:
+            if resumes:
+                study = optuna.load_study(study_name=name, storage=storage, sampler=RandomSampler())
+            else:
+                directions = [StudyDirection[goal.direction.upper()] for goal in options.goals]
+                study = optuna.create_study(
+                    study_name=name, storage=storage, directions=directions, sampler=RandomSampler()
+                )
+        except KeyError as error:
+            raise ConfigError(f"{nothing} (hydra.sweeper.storage has no study '{name}')") from error
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise ConfigError(
+                f"hydra.sweeper.storage={options.storage} holds a study '{name}' already; "
+                f"go on with it by sweep.resume={folder}, or choose another hydra.sweep.dir"
+            ) from error
+    if resumes:
+        check_same(study.user_attrs, description, space, folder)
+    else:
+        for key, value in description.items():
+            study.set_user_attr(key, value)
     return study
-
-
-def _new_study(sweep: Sweep, options: Options) -> optuna.Study:
-    name = sweep.folder.absolute().name
-    try:
-        return optuna.create_study(
-            study_name=name,
-            storage=open_storage(absolute(options.storage), sweep.folder),
-            directions=[StudyDirection[goal.direction.upper()] for goal in options.goals],
-            sampler=RandomSampler(),
-        )
-    except optuna.exceptions.DuplicatedStudyError as error:
-        raise ConfigError(
-            f"hydra.sweeper.storage={options.storage} holds a study '{name}' already; "
-            f"go on with it by sweep.resume={sweep.folder}, or choose another hydra.sweep.dir"
-        ) from error
-
-
-def _stored_study(sweep: Sweep, options: Options) -> optuna.Study:
-    folder, name = sweep.folder, sweep.folder.absolute().name
-    if options.storage is None and not (folder / JOURNAL_FILE).exists():
-        raise ConfigError(
-            f"{folder} holds no search that can go on ({JOURNAL_FILE} is missing); "
-            "give its hydra.sweeper.storage, or the folder of one"
-        )
-    storage = open_storage(absolute(options.storage), folder)
-    try:
-        return optuna.load_study(study_name=name, storage=storage, sampler=RandomSampler())
-    except KeyError as error:
-        raise ConfigError(
-            f"{folder} holds no search that can go on (hydra.sweeper.storage has no study '{name}')"
-        ) from error
 
 
 def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
@@ -83,13 +73,12 @@ def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(identity(with_hydra))))
 
 
-def check_same(before: dict[str, Any], now: dict[str, Any], space: Sequence[Parameter], sweep: Sweep) -> None:
+def check_same(before: dict[str, Any], now: dict[str, Any], space: Sequence[Parameter], folder: Path) -> None:
     """Refuse to resume a study of another search.
 
     Raises:
         ConfigError: names what differs, before and now.
     """
-    folder = sweep.folder
     if "settings" not in before:
         raise ConfigError(f"{folder} was stopped before its first trial; start a new search")
     if before["objectives"] != now["objectives"]:

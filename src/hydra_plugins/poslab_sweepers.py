@@ -1,0 +1,107 @@
+"""The sweepers ``hydra/sweeper=grid`` and ``optuna``; Hydra looks for sweepers in this package only.
+
+Each `sweep` imports what it needs, because Hydra imports this module at every start, also for --help.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+if TYPE_CHECKING:
+    from poslab.sweeps.sweep import Sweep
+
+
+@dataclass
+class GridSweeperConf:
+    """See `GridSweeper`."""
+
+    _target_: str = "hydra_plugins.poslab_sweepers.GridSweeper"
+    params: dict[str, str] | None = None
+    jobs: list[str] | None = None
+
+
+@dataclass
+class ObjectiveConf:
+    """A number of a job's result and the direction in which it improves."""
+
+    metric: str = "val/loss"
+    direction: str = "minimize"
+
+
+@dataclass
+class OptunaSweeperConf:
+    """See `poslab.sweeps.search.options.Options`."""
+
+    _target_: str = "hydra_plugins.poslab_sweepers.OptunaSweeper"
+    _convert_: str = "all"
+    n_trials: int = 20
+    n_jobs: int = 1
+    objectives: list[ObjectiveConf] = field(default_factory=lambda: [ObjectiveConf()])
+    sampler: str = "tpe"
+    sampler_options: Any = None  # Any, because the keys of a typed dict could not be given without a plus
+    pruner: str = "none"
+    pruner_options: Any = None
+    seed: int = 0
+    storage: str | None = None
+    params: dict[str, str] = field(default_factory=dict)
+
+
+for name, node in (("grid", GridSweeperConf), ("optuna", OptunaSweeperConf)):
+    ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="poslab")
+
+
+class OwnSweeper(BasicSweeper):
+    """What both sweepers share: they open a `Sweep` and read its overrides."""
+
+    def opened(self, arguments: list[str]) -> "tuple[Sweep, list[Override]]":
+        """The sweep and its overrides: those typed, and those of an experiment whose keys were not typed."""
+        from poslab.sweeps.sweep import Sweep
+
+        assert self.config is not None
+        assert self.launcher is not None
+        assert self.hydra_context is not None
+        loader = self.hydra_context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
+        typed = parser.parse_overrides(arguments)
+        keys = {override.key_or_group for override in typed}
+        planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
+        return Sweep(self.config, self.launcher, loader), [*planned, *typed]
+
+
+class GridSweeper(OwnSweeper):
+    """Runs every combination of the given values; see `poslab.sweeps`.
+
+    Args:
+        params: settings that an experiment sweeps.
+        jobs: settings that belong together, ``pos=hard_alibi model.n_heads=8``; each is combined with the grid.
+    """
+
+    def __init__(self, params: dict[str, str] | None = None, jobs: list[str] | None = None) -> None:
+        super().__init__(max_batch_size=None, params=params)
+        self.jobs = list(jobs or [])
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from poslab.sweeps.grid import with_jobs
+
+        sweep, given = self.opened(arguments)
+        return sweep.run_grid(with_jobs(self.split_arguments(given, None)[0], self.jobs))
+
+
+class OptunaSweeper(OwnSweeper):
+    """Searches for the best settings instead of running them all; see `poslab.sweeps.search`."""
+
+    def __init__(self, params: dict[str, str] | None = None, **options: Any) -> None:
+        super().__init__(max_batch_size=None, params=params)
+        self.options = options
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from poslab.launchers.pool import load
+
+        load("optuna", "hydra/sweeper=optuna", "optuna")
+        from poslab.sweeps.search.loop import run_search
+
+        return run_search(*self.opened(arguments), self.options)
