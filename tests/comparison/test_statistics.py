@@ -96,7 +96,10 @@ def test_settings_with_seeds_of_their_own_add_up_their_variances() -> None:
     assert found.mean == pytest.approx((np.mean(one) + np.mean(two)) / 2), "equal weights, whatever the number of seeds"
     variance = (np.var(one, ddof=1) / 3 + np.var(two, ddof=1) / 4) / 4
     assert found.error == pytest.approx(math.sqrt(variance))
-    assert found.df == 2, "of the setting with the fewest seeds"
+    # Satterthwaite: (sum of variances)^2 / sum of variance^2 / df.
+    parts = [np.var(one, ddof=1) / 3, np.var(two, ddof=1) / 4]
+    assert found.df == pytest.approx(sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 3))
+    assert paired({"a": dict(enumerate(two)), "b": {0: 1.0, 1: 2.0}}) == paired({"a": dict(enumerate(two))})
     assert paired({"a": dict(enumerate(one)), "b": {9: 5.0}}) == paired({"a": dict(enumerate(one))})
     assert paired({"a": {1: 0.5}, "b": {2: 0.7}}) is None
 

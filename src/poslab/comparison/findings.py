@@ -10,7 +10,7 @@ from poslab.comparison.axes import order
 from poslab.comparison.collect import Job
 from poslab.comparison.levels import Cell, Grid, Seed, complete_block
 from poslab.comparison.outcomes import AREA, SPEED, Outcome
-from poslab.comparison.statistics import Estimate, paired, welch
+from poslab.comparison.statistics import Estimate, paired, tested, welch
 
 
 class OfSetting(NamedTuple):
@@ -88,9 +88,8 @@ def finding(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Fi
     estimate = paired(pairs, hidden)
     if len({seed for cell in cells for seed in one[cell].keys() & two[cell].keys()}) < 2:
         return _unpaired(outcome, one, two, cells)
-    # The test leaves out settings with one seed where others have more, and so does all that is said of it.
-    if any(len(row) > 1 for row in pairs.values()):
-        pairs = {cell: row for cell, row in pairs.items() if len(row) > 1}
+    # All that is said is of the settings that the test is about.
+    pairs = {cell: dict(row) for cell, row in tested(pairs).items()} or pairs
     if not pairs:
         sides = ([job for cell in cells for job in side[cell].values()] for side in (one, two))
         first, second = (_middle(outcome, side) for side in sides)

@@ -123,8 +123,7 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
     It assumes independent seeds and approximately normal differences, as for logarithms of losses and of numbers of
     steps. It does not assume equal variances of the two sides, nor independent settings. If every setting has the same
     seeds, it is the paired t-test on the means of the seeds over the settings; otherwise
-    it has the degrees of freedom of the setting with the fewest seeds, whose variance is known least. A setting with a
-    single seed is left out where another has more.
+    it has the degrees of freedom of Satterthwaite 1946, at most those of the seeds. `tested` says which settings count.
 
     Args:
         differences: by setting and seed.
@@ -135,7 +134,7 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
         the result; None with fewer than two seeds in each setting, or if every difference is the same number, not 0,
         and nothing is rounded: then the variance is unknown.
     """
-    used = {cell: row for cell, row in differences.items() if len(row) > 1}
+    used = tested(differences)
     if not used:
         return None
     share = 1 / len(used)
@@ -145,8 +144,10 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
     residuals: dict[Hashable, float] = defaultdict(float)
     effects: dict[Hashable, list[float]] = defaultdict(list)
     floor = 0.0
+    variances: list[tuple[float, int]] = []
     for cell, row in used.items():
         n = len(row)
+        variances.append((share**2 * variance(row.values()) / n, n - 1))
         for seed, value in row.items():
             parts[seed] += share * value / n
             residuals[seed] += share * (value - means[cell]) / n * math.sqrt(n / (n - 1))
@@ -161,13 +162,34 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
         name="paired t-test",
         mean=mean,
         error=error,
-        df=min(map(len, used.values())) - 1,
+        df=min(seeds - _groups(used), _satterthwaite(variances)),
         seen=seen,
         seeds=seeds,
         deviation=error * math.sqrt(seeds),
         parts=tuple(parts.values()),
         far=_far({seed: fmean(values) for seed, values in effects.items()}) if seeds >= LEAST_FOR_FLIPS else (),
     )
+
+
+def tested(table: Table) -> dict[Any, Mapping[Any, float]]:
+    """The settings with at least three seeds, or with two if none has more: two say little of a variance."""
+    rows = {cell: row for cell, row in table.items() if len(row) > 1}
+    return {cell: row for cell, row in rows.items() if len(row) > 2} or rows
+
+
+def _satterthwaite(variances: Sequence[tuple[float, int]]) -> float:
+    """Degrees of freedom of a sum of independent variances, each with its own; infinite if all are 0."""
+    squares = sum(value**2 / df for value, df in variances)
+    return sum(value for value, _ in variances) ** 2 / squares if squares else math.inf
+
+
+def _groups(table: Table) -> int:
+    """Number of groups of settings that share no seed with another group; each has a mean of its own."""
+    groups: list[set[Hashable]] = []
+    for row in table.values():
+        joined = [group for group in groups if group & row.keys()]
+        groups = [group for group in groups if group not in joined] + [set(row).union(*joined)]
+    return len(groups)
 
 
 def _sign_flips(parts: Sequence[float]) -> float:
