@@ -5,11 +5,7 @@ import math
 import sys
 from pathlib import Path
 
-from poslab.comparison.collect import collect
-from poslab.comparison.statements import Plan
-from poslab.comparison.verdicts import MARGIN
-from poslab.comparison.writing import PAGE_FILE, Comparison, plan_of, write_comparison
-from poslab.config.schema import ComparisonConfig
+from poslab.comparison.writing import PAGE_FILE, Comparison, write_comparison
 from poslab.errors import ComparisonError, ConfigError
 
 
@@ -26,7 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a sweep folder or a run folder")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write; default: the first DIR")
     parser.add_argument(
-        "--margin", type=float, help=f"factor within which two levels are equivalent; default: {MARGIN}"
+        "--margin", type=float, help="two levels within this factor are equivalent; default: the sweep's"
     )
     parser.add_argument(
         "--tune", action="append", metavar="KEY", help="compare each level at its own best value of this axis"
@@ -35,26 +31,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0]
     try:
-        comparison = write_comparison(options.folders, target, _plan(options), options.tune or ())
+        if options.target is not None and not (0 < options.target < math.inf and options.target != 1):
+            raise ConfigError(f"--target {options.target:g} must be a ratio above 0 other than 1, such as 1.2")
+        comparison = write_comparison(options.folders, target, options.margin, options.tune, options.target)
     except (ComparisonError, ConfigError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:
         sys.exit(f"error: cannot write to {target} ({error.strerror or error}); choose another folder with --output")
     sys.stdout.write(summary(comparison, target) + "\n")
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    """How to compare: as typed, else as the jobs' configuration says."""
-    if options.target is not None and not (
-        math.isfinite(options.target) and options.target > 0 and options.target != 1
-    ):
-        raise ConfigError(f"--target {options.target:g} must be a ratio above 0 other than 1, such as 1.2")
-    plan = plan_of(collect(options.folders))
-    typed = ComparisonConfig(
-        margin=plan.margin if options.margin is None else options.margin,
-        tune=[*plan.tune] if options.tune is None else options.tune,
-    )
-    return Plan(typed.margin, tuple(typed.tune), options.target)
 
 
 def summary(comparison: Comparison, target: Path) -> str:

@@ -1,15 +1,16 @@
 """What may be said of a contrast: different, suggestive, equivalent, or not known."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from poslab.comparison.axes import Value
 from poslab.comparison.contrasts import LEVEL, Contrast
 from poslab.comparison.findings import Finding
+from poslab.config.schema import ComparisonConfig
 
 Kind = Literal["different", "suggestive", "equivalent", "unknown"]
-MARGIN = 1.25
+MARGIN = ComparisonConfig.margin
 """Two levels are equivalent if the 90 % interval of their ratio is between one over this and this."""
 
 
@@ -52,9 +53,6 @@ class Verdict:
     settings: int
     by_setting: list[dict[str, Any]]
     text: str
-
-    def stored(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def kind_of(contrast: Contrast, margin: float = MARGIN) -> Kind:

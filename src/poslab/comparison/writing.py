@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from poslab.comparison.axes import SEED, varying
@@ -47,7 +47,11 @@ class Comparison:
 
 
 def write_comparison(
-    folders: Sequence[Path], target: Path, plan: Plan | None = None, typed: Sequence[str] = ()
+    folders: Sequence[Path],
+    target: Path,
+    margin: float | None = None,
+    tune: Sequence[str] | None = None,
+    seeds_for: float | None = None,
 ) -> Comparison:
     """Compare every job in ``folders`` and write the result into ``target``; each file is written atomically.
 
@@ -55,23 +59,28 @@ def write_comparison(
         folders: sweep folders, whose direct subfolders are jobs, and run folders.
         target: folder for ``comparison.csv``, ``comparison.md``, ``comparison.html``, ``comparison.json`` and a folder
             ``comparison`` with plots.
-        plan: how to compare; None: as the ``comparison`` part of the jobs' configuration says. A tuning axis that does
-            not vary is left out.
-        typed: tuning axes that have to vary, because a person asked for them.
+        margin: two levels within this factor are equivalent; None: as the jobs' configuration says.
+        tune: axes along which each level is compared at its own best value; None: as the jobs' configuration says, of
+            those that vary.
+        seeds_for: a ratio for which the number of seeds needed is stated; None for no such statement.
 
     Raises:
-        ComparisonError: there is nothing to compare, or one of ``typed`` does not vary.
+        ComparisonError: there is nothing to compare, or one of ``tune`` does not vary.
+        ConfigError: an invalid ``margin`` or ``tune``.
         OSError: ``target`` cannot be written.
     """
     found = collect(folders)
     axes = varying([job.settings for job in found])
-    unknown = [axis for axis in typed if axis not in axes]
-    plan = plan or plan_of(found)
-    plan = replace(plan, tune=tuple(axis for axis in plan.tune if axis in axes))
+    unknown = [axis for axis in tune or () if axis not in axes]
     if unknown:
         raise ComparisonError(
             f"comparison.tune: {', '.join(unknown)} does not vary in these jobs; what varies is {', '.join(axes)}"
         )
+    stored = stored_plan(found)
+    typed = ComparisonConfig(
+        margin=stored.margin if margin is None else margin, tune=stored.tune if tune is None else [*tune]
+    )
+    plan = Plan(typed.margin, tuple(axis for axis in typed.tune if axis in axes), seeds_for)
     past = past_training(in_order(found, axes), axes)
     jobs = past.jobs
     settings = by_setting(jobs, axes)
@@ -93,19 +102,18 @@ def write_comparison(
     return Comparison(jobs, axes, settings, findings, verdicts, counts, [target / name for name in content])
 
 
-def plan_of(jobs: Sequence[Job]) -> Plan:
+def stored_plan(jobs: Sequence[Job]) -> ComparisonConfig:
     """How the jobs' configuration says they are to be compared: that of the first job which says something."""
     stored = next((job.comparison for job in jobs if job.comparison), {})
     try:
-        config = ComparisonConfig(**{key: value for key, value in stored.items() if key in ("margin", "tune")})
-        return Plan(margin=config.margin, tune=tuple(config.tune))
+        return ComparisonConfig(**{key: value for key, value in stored.items() if key in ("margin", "tune")})
     except (ConfigError, TypeError):
         # Somebody has changed the file; the runs can be compared all the same.
-        return Plan()
+        return ComparisonConfig()
 
 
 def _verdicts(verdicts: Sequence[Verdict], plan: Plan) -> bytes:
-    content = {"margin": plan.margin, "tune": plan.tune, "verdicts": [verdict.stored() for verdict in verdicts]}
+    content = {"margin": plan.margin, "tune": plan.tune, "verdicts": [asdict(verdict) for verdict in verdicts]}
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
