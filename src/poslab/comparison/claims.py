@@ -15,8 +15,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from poslab.comparison import ComparisonError, Job
-from poslab.comparison.axes import SEED, Value, typed_settings
+from poslab.comparison.axes import Value, typed_settings
 from poslab.comparison.collect import collect, distinct
+from poslab.comparison.levels import seed_of
 from poslab.comparison.numbers import count
 from poslab.comparison.statistics import Estimate, welch
 from poslab.config.rules import did_you_mean
@@ -168,10 +169,10 @@ def _measure(metric: str, jobs: Sequence[Job], worst: float) -> _Measured:
     scored = [job for job in jobs if job.completed and metric in job.metrics]
     diverged = [job for job in jobs if not job.completed]
     for job in scored:
-        rows.setdefault(job.settings.get(SEED, job.seed), []).append(job.metrics[metric])
+        rows.setdefault(seed_of(job), []).append(job.metrics[metric])
     if scored:
         for job in diverged:
-            rows.setdefault(job.settings.get(SEED, job.seed), []).append(worst)
+            rows.setdefault(seed_of(job), []).append(worst)
     return _Measured({seed: fmean(values) for seed, values in rows.items()}, len(scored), len(diverged))
 
 

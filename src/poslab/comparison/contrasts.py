@@ -19,7 +19,7 @@ How a contrast is tested:
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Any, Literal
 
@@ -46,10 +46,10 @@ Reason = Literal["no curve", "none completed", "never alone", "few seeds", "no s
 class Counts:
     """How many jobs of one level learned the task, of those of which it is known, and how all others ended."""
 
-    learned: int
-    known: int
-    jobs: int
-    incomplete: dict[str, int]
+    learned: int = 0
+    known: int = 0
+    jobs: int = 0
+    incomplete: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +79,14 @@ class Contrast:
     """
 
     axis: str
-    task: Value | None
+    task: Value | None = None
     first: Level
     second: Level
     others: tuple[str, ...]
     stated: bool = True
     outcome: Name = "speed"
-    findings: dict[Name, Finding]
-    counts: tuple[Counts, Counts]
+    findings: dict[Name, Finding] = field(default_factory=dict)
+    counts: tuple[Counts, Counts] = (Counts(), Counts())
     discordant: tuple[int, int] = (0, 0)
     reason: Reason | None = None
     p: float | None = None
@@ -205,15 +205,7 @@ def _counts(jobs: Sequence[Job], judged: Grid) -> Counts:
 
 
 def _contrast(axis: str, first: Level, second: Level, one: Grid, two: Grid, others: Sequence[str]) -> Contrast:
-    empty = Contrast(
-        axis=axis,
-        task=None,
-        first=first,
-        second=second,
-        others=tuple(others),
-        findings={},
-        counts=(Counts(0, 0, 0, {}), Counts(0, 0, 0, {})),
-    )
+    empty = Contrast(axis=axis, first=first, second=second, others=tuple(others))
     cells = sorted((cell for cell in one if cell in two), key=lambda cell: [order(value) for value in cell])
     if not cells:
         return replace(empty, reason="never alone" if one and two else "few seeds")
@@ -222,7 +214,7 @@ def _contrast(axis: str, first: Level, second: Level, one: Grid, two: Grid, othe
     ahead, behind = _discordant(one, two, cells)
     described = replace(empty, findings=findings, discordant=(ahead, behind), **_unlearned(one, two, cells, others))
     seeds = {seed for cell in cells for seed in one[cell] if seed in two[cell]}
-    tested = [name for name, finding in findings.items() if finding.estimate is not None]
+    tested = [name for name, each in findings.items() if each.estimate is not None]
     p = sign_test(ahead, behind)
     if "past" not in tested and ahead + behind >= LEAST_DISCORDANT and p < LEVEL:
         return replace(described, outcome="learned", p=p, seeds=len(seeds), settings=len(cells))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from poslab.comparison.axes import show
-from poslab.comparison.contrasts import LEVEL, Contrast, Counts
+from poslab.comparison.contrasts import LEVEL, Contrast
 from poslab.comparison.numbers import count, number, p_value, percent, times
 from poslab.comparison.outcomes import EVERY, Name, Outcome
 from poslab.comparison.statistics import deviation_range, seeds_needed
@@ -69,7 +69,7 @@ def sample(contrast: Contrast) -> str:
 
 
 def seen_so_far(contrast: Contrast) -> str:
-    """The medians of both levels where there is no test; empty without values."""
+    """The middles of both levels where there is no test; empty without values."""
     one, two = contrast.primary.middles
     if one is None or two is None:
         return ""
@@ -137,24 +137,13 @@ def _learned(contrast: Contrast) -> str:
     one, two = contrast.counts
     if not one.known or not two.known or contrast.outcome == "learned":
         return ""
-    if all(map(_all, (one, two))):
+    if (one.learned, two.learned) == (one.known, two.known):
         return "both solve it, with at least 99 % exact match at the end of every run"
     return f"99 % exact match at the end of {one.learned} of {one.known} and {two.learned} of {two.known} runs"
 
 
-def _all(counts: Counts) -> bool:
-    return counts.learned == counts.known
-
-
-def secondary_kind(contrast: Contrast, name: Name) -> str:
-    """``suggestive`` if an outcome beside the primary one differs before any adjustment, else empty."""
-    found = contrast.findings.get(name)
-    estimate = None if found is None else found.estimate
-    return "suggestive" if estimate is not None and estimate.p < LEVEL else ""
-
-
 def _secondary(contrast: Contrast, levels: Sequence[str]) -> list[str]:
-    """The outcomes beside the primary one with their intervals."""
+    """The outcomes beside the primary one with their intervals: at most suggestive, as no adjustment covers them."""
     parts = []
     for name in OTHERS:
         found = contrast.findings.get(name)
@@ -162,7 +151,7 @@ def _secondary(contrast: Contrast, levels: Sequence[str]) -> list[str]:
             continue
         ratio, low, high = interval_of(found, logs=True) or (1.0, 1.0, 1.0)
         text = f"{EVERY[name].what} {times(ratio)} [{times(low)}, {times(high)}]"
-        parts.append(text + (" (suggestive)" if secondary_kind(contrast, name) else ""))
+        parts.append(text + (" (suggestive)" if found.estimate.p < LEVEL else ""))
     speed, late = (
         contrast.findings[name].estimate if name in contrast.findings else None for name in ("speed", "late")
     )

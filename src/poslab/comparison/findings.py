@@ -26,12 +26,12 @@ class Finding:
 
     Attributes:
         estimate: first minus second, with its test; None if there is none.
-        middles: the medians of both levels, not as logarithms; None without values.
+        middles: of both levels the median, not as a logarithm, or the mean of a share; None without values.
         agree: number of pairs of jobs whose difference has the sign of the mean, and number of pairs without ties.
         ties: number of pairs without a difference.
         by_setting: the matched settings that have pairs.
         block: the differences by setting and seed, of settings that all have the same seeds.
-        spacing: factor between the two logged steps around the outcome, in the middle of the jobs; 1 if exact.
+        spacing: median factor between the two validations around the outcome; 1 if the training loss was read.
     """
 
     estimate: Estimate | None = None
@@ -49,8 +49,9 @@ class Finding:
 
 
 def read_alike(one: Grid, two: Grid, cells: Sequence[Cell]) -> tuple[Grid, Grid]:
-    """Read every curve from the validation set if some can be read only from there: a factor between the two would be
-    taken for a difference of the levels.
+    """Read every curve from the validation set if some can be read only from there.
+
+    A factor between the two ways to read would be taken for a difference of the levels.
     """
     sources = {job.learning.source for side in (one, two) for cell in cells for job in side[cell].values()}
     if not {"train", "validation"} <= sources:
@@ -80,14 +81,15 @@ def pairs_of(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> d
 
 
 def finding(outcome: Outcome, one: Grid, two: Grid, cells: Sequence[Cell]) -> Finding:
+    """Compare two levels by one outcome, over these matched settings."""
+    if len({seed for cell in cells for seed in one[cell].keys() & two[cell].keys()}) < 2:
+        return _unpaired(outcome, one, two, cells)
     pairs = pairs_of(outcome, one, two, cells)
     hidden = {
         cell: {seed: outcome.hidden(one[cell][seed]) + outcome.hidden(two[cell][seed]) for seed in row}
         for cell, row in pairs.items()
     }
     estimate = paired(pairs, hidden)
-    if len({seed for cell in cells for seed in one[cell].keys() & two[cell].keys()}) < 2:
-        return _unpaired(outcome, one, two, cells)
     # All that is said is of the settings that the test is about.
     pairs = {cell: dict(row) for cell, row in tested(pairs).items()} or pairs
     if not pairs:

@@ -70,12 +70,17 @@ def level_of(job: Job, axis: str, options: Sequence[str]) -> Level | None:
     return Level(job.settings[axis], tuple((key, job.settings[key]) for key in options if key in job.settings))
 
 
+def seed_of(job: Job) -> Seed:
+    """The seed that a job was set to, or the one that its result names."""
+    return job.settings.get(SEED, job.seed)
+
+
 def grid(jobs: Sequence[Job], others: Sequence[str]) -> Grid:
     """Jobs of one level by the values of the other axes and by seed."""
     found: dict[Cell, dict[Seed, Job]] = {}
     for job in jobs:
         cell = tuple(job.settings.get(other) for other in others)
-        found.setdefault(cell, {})[job.settings.get(SEED, job.seed)] = job
+        found.setdefault(cell, {})[seed_of(job)] = job
     return found
 
 

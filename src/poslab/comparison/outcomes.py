@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from poslab.comparison.collect import COMPLETED, Job
+from poslab.comparison.collect import DIVERGED, Job
 from poslab.comparison.history import GOOD
 from poslab.comparison.statistics import TINY, hidden_log_variance
 from poslab.runs.learning import Crossing
@@ -37,10 +37,10 @@ class Outcome:
 
 def learned(job: Job) -> bool | None:
     """Whether the job's last validation has exact match of at least 99 %; False if it diverged; None if unknown."""
-    if job.status == "diverged":
+    if job.status == DIVERGED:
         return False
     exact = job.metrics.get(EXACT)
-    return None if job.status != COMPLETED or exact is None else exact >= GOOD
+    return None if not job.completed or exact is None else exact >= GOOD
 
 
 def _log(value: float | None) -> float | None:

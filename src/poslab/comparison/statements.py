@@ -164,25 +164,20 @@ def _sentence(
     outcome, found = EVERY[contrast.outcome], contrast.primary
     if by_setting(contrast, plan.margin):
         return f"{pair} depends on the setting: {_by_setting(contrast, first, names)} ({sample(contrast)})"
-    over = _unlearned(contrast)
+    over = _caveat(contrast)
     if found.identical:
         return f"{pair}: exactly the same {outcome.what}{over} ({sample(contrast)})"
     estimate = found.estimate
     assert estimate is not None
     swapped = (estimate.mean > 0) == outcome.logs
     better, worse = (second, first) if swapped else (first, second)
-    bound = f"at most {_size(estimate.bound, outcome.logs)} apart"
-    ratio, low, high = interval_of(found, outcome.logs) or (1.0, 1.0, 1.0)
-    if outcome.logs and swapped:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    elif swapped:
-        ratio, low, high = -ratio, -high, -low
-    # The better level comes first, so a ratio is turned to be above 1: it says how much more the other one needs.
-    ends = (
-        f"{_end(high, outcome.logs)} to {_end(low, outcome.logs)}"
-        if outcome.logs
-        else f"{_end(low, False)} to {_end(high, False)}"
-    )
+    unit = "" if outcome.logs else " points"
+    bound = f"at most {_size(estimate.bound, outcome.logs)}{unit} apart"
+    # Of the better level, which comes first: how much more the other one needs, or how much less it gets.
+    low, high = estimate.interval(0.95)
+    if estimate.mean < 0:
+        low, high = -high, -low
+    ends = f"{_size(low, outcome.logs)} to {_size(high, outcome.logs)}"
     difference = phrase(outcome, estimate.mean)
     within = outcome.logs and estimate.bound < math.log(plan.margin)
     small = f", within the margin of {plan.margin:g}x" if within else ""
@@ -199,7 +194,7 @@ def _sentence(
     return f"{pair}: not known in {outcome.what}{over} ({bound}; {sample(contrast)})"
 
 
-def _unlearned(contrast: Contrast) -> str:
+def _caveat(contrast: Contrast) -> str:
     """Says that an average covers settings in which no run learns, or that one level learns in more runs."""
     within = sum(each.cell in contrast.unlearned for each in contrast.primary.by_setting)
     if within and len(contrast.primary.by_setting) > 1:
@@ -211,12 +206,8 @@ def _unlearned(contrast: Contrast) -> str:
 
 
 def _size(difference: float, logs: bool) -> str:
-    return times(scaled(difference, logs)) if logs else f"{100 * difference:.1f} points"
-
-
-def _end(value: float, logs: bool) -> str:
-    """An end of the interval of the ratio better over worse, as how much more the worse one needs."""
-    return times(1 / value) if logs else f"{100 * value:.1f}"
+    """A difference of logarithms as a factor, a difference of shares in percentage points."""
+    return times(scaled(difference, logs)) if logs else f"{100 * difference:.1f}"
 
 
 def _by_setting(contrast: Contrast, first: str, names: Mapping[str, str]) -> str:

@@ -24,11 +24,10 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     """The mean with its 95 % interval, for values of independent seeds; None without values."""
     if not values:
         return None
-    mean = fmean(values)
     if len(values) < 2:
-        return Interval(1, mean, None, None)
-    half = _quantile(len(values) - 1, 0.975) * math.sqrt(variance(values) / len(values))
-    return Interval(len(values), mean, mean - half, mean + half)
+        return Interval(1, values[0], None, None)
+    estimate = Estimate.of_mean(values)
+    return Interval(len(values), estimate.mean, *estimate.interval(0.95))
 
 
 def log_interval(values: Sequence[float]) -> Interval | None:
@@ -64,7 +63,6 @@ class Estimate:
         df: degrees of freedom.
         seen: the standard error that was observed, without rounding.
         seeds: number of seeds.
-        deviation: standard deviation of the difference of one seed, averaged over settings.
         parts: of each seed, its part of the mean; empty without pairs.
         far: seeds whose difference is far from the others.
     """
@@ -75,16 +73,20 @@ class Estimate:
     df: float
     seen: float
     seeds: int
-    deviation: float
     parts: tuple[float, ...] = ()
     far: tuple[Hashable, ...] = ()
 
     @classmethod
     def of_mean(cls, values: Sequence[float]) -> "Estimate":
         """The mean of at least two values of independent seeds."""
-        error = math.sqrt(variance(values) / len(values))
         n = len(values)
-        return cls("t-test", fmean(values), error, n - 1, error, n, error * math.sqrt(n))
+        error = math.sqrt(variance(values) / n)
+        return cls("t-test", fmean(values), error, df=n - 1, seen=error, seeds=n)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the difference of one seed, averaged over settings."""
+        return self.error * math.sqrt(self.seeds)
 
     @property
     def p(self) -> float:
@@ -122,8 +124,8 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
 
     It assumes independent seeds and approximately normal differences, as for logarithms of losses and of numbers of
     steps. It does not assume equal variances of the two sides, nor independent settings. If every setting has the same
-    seeds, it is the paired t-test on the means of the seeds over the settings; otherwise
-    it has the degrees of freedom of Satterthwaite 1946, at most those of the seeds. `tested` says which settings count.
+    seeds, it is the paired t-test on the means of the seeds over the settings; otherwise it has the degrees of freedom
+    of Satterthwaite 1946, at most those of the seeds. `tested` says which settings count.
 
     Args:
         differences: by setting and seed.
@@ -165,7 +167,6 @@ def paired(differences: Table, hidden: Table | None = None) -> Estimate | None:
         df=min(seeds - _groups(used), _satterthwaite(variances)),
         seen=seen,
         seeds=seeds,
-        deviation=error * math.sqrt(seeds),
         parts=tuple(parts.values()),
         far=_far({seed: fmean(values) for seed, values in effects.items()}) if seeds >= LEAST_FOR_FLIPS else (),
     )
@@ -237,7 +238,6 @@ def welch(
         df=total**2 / squares if squares else len(first) + len(second) - 2.0,
         seen=math.sqrt(sum(seen)),
         seeds=min(len(first), len(second)),
-        deviation=math.sqrt(total * min(len(first), len(second))),
     )
 
 

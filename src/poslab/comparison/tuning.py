@@ -1,12 +1,12 @@
 """Compare levels at their own best value of a tuning axis, such as the learning rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from poslab.comparison.axes import SEED, Value, order
+from poslab.comparison.axes import Value, order
 from poslab.comparison.collect import Job
-from poslab.comparison.levels import Cell, Grid, Seed
+from poslab.comparison.levels import Cell, Grid, Seed, grid, seed_of
 from poslab.comparison.outcomes import AREA, learned
 
 Chosen = dict[Cell, tuple[tuple[Value | None, ...], ...]]
@@ -27,28 +27,30 @@ def tuned(jobs: Sequence[Job], others: Sequence[str], tune: Sequence[str]) -> tu
     Returns:
         the jobs, by matched setting and seed, and what was chosen.
     """
-    seeds = sorted({job.settings.get(SEED, job.seed) for job in jobs}, key=order)
+    seeds = sorted({seed_of(job) for job in jobs}, key=order)
     half = {seed: at % 2 for at, seed in enumerate(seeds)}
-    by_cell: dict[Cell, dict[tuple[Value | None, ...], dict[Seed, Job]]] = {}
+    by_values: dict[tuple[Value | None, ...], list[Job]] = {}
     for job in jobs:
-        cell = tuple(job.settings.get(other) for other in others)
-        values = tuple(job.settings.get(each) for each in tune)
-        by_cell.setdefault(cell, {}).setdefault(values, {})[job.settings.get(SEED, job.seed)] = job
+        by_values.setdefault(tuple(job.settings.get(each) for each in tune), []).append(job)
+    by_cell: dict[Cell, dict[tuple[Value | None, ...], Mapping[Seed, Job]]] = {}
+    for values, same in by_values.items():
+        for cell, row in grid(same, others).items():
+            by_cell.setdefault(cell, {})[values] = row
     found: dict[Cell, dict[Seed, Job]] = {}
     chosen: Chosen = {}
-    for cell, by_values in by_cell.items():
+    for cell, rows in by_cell.items():
         best = []
         for judged in (0, 1):
             merits = {
                 values: merit([job for seed, job in row.items() if half[seed] != judged])
-                for values, row in by_values.items()
+                for values, row in rows.items()
                 if any(half[seed] != judged for seed in row)
             }
             if not merits:
                 continue
             values = min(merits, key=lambda values: (merits[values], [order(value) for value in values]))
             best.append(values)
-            for seed, job in by_values[values].items():
+            for seed, job in rows[values].items():
                 if half[seed] == judged:
                     found.setdefault(cell, {})[seed] = job
         chosen[cell] = tuple(dict.fromkeys(best))

@@ -4,12 +4,10 @@ The training batches of most runs are drawn anew at every step, so the loss of a
 look at new data. There are many more of these losses than validations, so they tell the steps more exactly.
 """
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from poslab.config.identity import flat
@@ -28,7 +26,6 @@ _UNFIT: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "model.dropout": ("dropout", (None, 0)),
     "pos.train_offset": ("random offsets", (None, "none")),
     "pos.train_positions": ("random positions", (None, "none")),
-    "data.positions": ("random positions", (None, "sequential")),
     "data.holdout": ("rows that are only in the validation set", (None, 0)),
 }
 
@@ -84,23 +81,6 @@ class Curve(NamedTuple):
     steps: Sequence[float]
     losses: Sequence[float]
     weights: Sequence[float]
-
-
-def read_learning(path: Path, config: Mapping[str, Any]) -> Learning:
-    """Read from a run's ``metrics.csv`` how fast it learned.
-
-    Args:
-        path: the file.
-        config: the run's configuration, which says whether the training batches are like the validation set.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        try:
-            return learning_of(list(csv.DictReader(file)), config)
-        except csv.Error:
-            return Learning(reason="metrics.csv is no table")
 
 
 def learning_of(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], validated: bool = False) -> Learning:
