@@ -24,6 +24,7 @@ from poslab.config.identity import Role, flat, model_settings, role_of, without
 from poslab.config.rules import nearest
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
+from poslab.runs.checkpoint import model_weights
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import CONFIG_FILE, COPIES
 from poslab.runs.result import stored_status
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from poslab.model import LanguageModel
 
 RUNS = Path("outputs/runs")
-PREFIX = "model."
 
 
 class Trained(NamedTuple):
@@ -183,7 +183,7 @@ def _weights(path: Path, settings: Mapping[str, Any], folder: Path) -> dict[str,
         content = torch.load(path, map_location="cpu", weights_only=True)
         int(content["global_step"])
         written = dict(content.get("poslab", {}).get("settings", {}))
-        weights = {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items()}
+        weights = model_weights(content)
         if not all(value.is_floating_point() and value.layout == torch.strided for value in weights.values()):
             raise TypeError("a parameter is not a dense tensor of floats")
         weights = {name: value.float() for name, value in weights.items()}

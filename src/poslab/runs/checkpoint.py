@@ -2,6 +2,7 @@
 
 import logging
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,11 @@ def read_checkpoint(path: Path) -> Saved:
     content = torch.load(path, map_location="cpu", weights_only=True)
     run = content.get("run") or {}
     return Saved(path, int(content["global_step"]), run.get("settings"), run.get("events"))
+
+
+def model_weights(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights in the content of a checkpoint file, by their names in the model."""
+    return {name.removeprefix("model."): value for name, value in content["state_dict"].items()}
 
 
 def step_of(checkpoint: Path) -> int:

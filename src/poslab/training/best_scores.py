@@ -8,13 +8,13 @@ import lightning
 import torch
 
 from poslab.evaluation.metrics import score_all
+from poslab.runs.checkpoint import model_weights
+from poslab.runs.folder import RunFolder
 from poslab.runs.names import COPIES
 from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica
 
 log = logging.getLogger(__name__)
-
-PREFIX = "model."
 
 
 def log_test_scores(trainer: lightning.Trainer, module: TrainingModule, started_from: Path | None = None) -> None:
@@ -52,11 +52,11 @@ def best_weights(replica: Replica, started_from: Path | None) -> dict[str, torch
         own = replica.folder.path
         folders.append(started_from / COPIES / own.name if own.parent.name == COPIES else started_from)
     for folder in folders:
-        path = folder / "checkpoints" / "best.ckpt"
+        path = RunFolder(folder).checkpoints / "best.ckpt"
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
             if content["global_step"] == step:
-                return {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items()}
+                return model_weights(content)
         except FileNotFoundError:
             continue
         except Exception as error:
