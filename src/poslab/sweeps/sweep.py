@@ -12,7 +12,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.build import build_positions, build_task
+from poslab.build import build_task
 from poslab.cli.explain import one_line
 from poslab.config.identity import job_key
 from poslab.config.overrides import override
@@ -101,13 +101,15 @@ class Sweep:
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
-            composed = self.composed(overrides)
+            composed, note = self.composed(overrides)
         except ConfigError as error:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
             return job
         job.key = job_key(composed)
-        self._note(build_positions(composed, build_task(composed)).note)
+        if note and note not in self._notes:
+            self._notes.add(note)
+            log.info("note   %s", note)
         # A folder that holds this job already keeps its name.
         known = sorted(folder.name for folder in self.folder.glob(f"*-{job.key}"))
         job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
@@ -115,23 +117,20 @@ class Sweep:
         job.state = self.result(job).get("status") or ("interrupted" if known else "new")
         return job
 
-    def _note(self, note: str) -> None:
-        """Print what a person should know about some of the jobs, once."""
-        if note and note not in self._notes:
-            self._notes.add(note)
-            log.info("note   %s", note)
-
-    def composed(self, overrides: Sequence[str]) -> TrainConfig:
+    def composed(self, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
         """Compose one job and check it, also on the devices of the launcher's workers.
+
+        Returns:
+            the job, and what a person should know about its positions; empty for most.
 
         Raises:
             ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
         """
-        job = checked_job(self.loader.load_sweep_config(self.config, list(overrides)))
+        job, note = checked_job(self.loader.load_sweep_config(self.config, list(overrides)))
         # Hydra's own launcher runs the job in this process.
         check = self.launcher.pool.check_devices if hasattr(self.launcher, "pool") else check_device
         check(job.trainer.accelerator, job.trainer.devices)
-        return job
+        return job, note
 
     def result(self, job: Job) -> dict[str, Any]:
         """What a job stored in ``result.json``; empty if it stored nothing or cannot be run."""
@@ -253,14 +252,14 @@ def diverged_replicas(result: Mapping[str, Any]) -> str:
     return str(result.get("error") or "") if result.get("status") == "completed" else ""
 
 
-def checked_job(composed: DictConfig) -> TrainConfig:
-    """One job's configuration, checked as far as possible without training.
+def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:
+    """One job's configuration, checked as far as possible without training, and the note of its position scheme.
 
     Raises:
         ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
     """
     job = checked(composed)
-    check_buildable(job, build_task(job))
+    learner = check_buildable(job, build_task(job))
     if job.trainer.strategy != "auto":
         raise ConfigError(
             f"trainer={job.trainer.strategy} starts its processes by typing the command again, the whole sweep; run it "
@@ -268,4 +267,4 @@ def checked_job(composed: DictConfig) -> TrainConfig:
         )
     if job.ckpt_path is not None:
         raise ConfigError("ckpt_path goes on with one run, and a sweep has many; sweep.resume goes on with all of them")
-    return job
+    return job, learner.model_of(0).positions.note
