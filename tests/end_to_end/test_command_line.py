@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from poslab.preflight.checks import preflight
-from support.commands import WATCHED, seconds_of_children, start, typed
+from support.commands import start, typed, watched
 from support.configs import compose
-from support.paths import CONF, ROOT
+from support.paths import CONF
 
 Answer = tuple[subprocess.CompletedProcess[str], float, list[Path]]
 
@@ -25,16 +25,8 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
     def ask(*arguments: str) -> Answer:
         folder, best = tmp_path_factory.mktemp("question"), float("inf")
         for _ in range(3):
-            began = seconds_of_children()
-            child = subprocess.run(
-                [sys.executable, "-c", WATCHED, str(ROOT / "train.py"), *arguments],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            best = min(best, seconds_of_children() - began)
+            child, seconds = watched("train.py", *arguments, cwd=folder)
+            best = min(best, seconds)
             if best < 1.5:
                 break
         return child, best, list(folder.iterdir())

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from poslab.system.shell import commands_for
-from support.commands import WATCHED, seconds_of_children
+from support.commands import watched
 from support.paths import ROOT
 from support.using_runs import ABLE, SMALL, lines_of, use
 
@@ -155,16 +155,8 @@ def test_what_cannot_be_asked_is_refused_in_one_line(script: str, arguments: lis
 def test_a_quick_question_is_answered_at_once(script: str, argument: str, code: int, tmp_path: Path) -> None:
     best = float("inf")
     for _ in range(3):
-        began = seconds_of_children()
-        child = subprocess.run(
-            [sys.executable, "-c", WATCHED, str(ROOT / script), argument],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        best = min(best, seconds_of_children() - began)
+        child, seconds = watched(script, argument, cwd=tmp_path)
+        best = min(best, seconds)
         assert child.returncode == code, child.stderr
         assert child.stderr.splitlines()[-1] == "no torch"
         if best < 1:

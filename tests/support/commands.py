@@ -67,3 +67,17 @@ def seconds_of_children() -> float:
     """Processor seconds of finished child processes, which a busy machine stretches less than time."""
     used = os.times()
     return used.children_user + used.children_system
+
+
+def watched(script: str, *arguments: str, cwd: Path) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run a script of the product, which says at its end whether torch was imported; and its processor seconds."""
+    began = seconds_of_children()
+    child = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(ROOT / script), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return child, seconds_of_children() - began

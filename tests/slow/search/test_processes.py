@@ -24,6 +24,17 @@ def search_of(cwd: Path) -> tuple[Path, dict[str, Any]]:
     return folder, json.loads((folder / "search.json").read_text())
 
 
+def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A search that runs while the test reads what it prints."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 @pytest.mark.process
 def test_a_killed_search_goes_on_with_its_count(tmp_path: Path) -> None:
     """Field case S3, with ``kill -9`` in the middle of a trial's training."""
@@ -36,14 +47,7 @@ def test_a_killed_search_goes_on_with_its_count(tmp_path: Path) -> None:
         "trainer.max_steps=240",
         "data.steps_per_epoch=40",
     )
-    child = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=tmp_path,
-        env={**os.environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    child = started(tmp_path, *arguments)
     lines = []
     assert child.stdout is not None
     for line in child.stdout:
@@ -81,13 +85,7 @@ def test_ctrl_c_stops_the_search(tmp_path: Path) -> None:
         "trainer.max_steps=4000",
         "data.steps_per_epoch=20",
     )
-    child = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    child = started(tmp_path, *arguments)
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("epoch  2"):
