@@ -25,7 +25,11 @@ def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any, seeds: 
 
 def register() -> None:
     """Register the schema and the resolvers of folder names."""
-    ConfigStore.instance().store(name="schema", node=TrainConfig)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=TrainConfig)
+    # Hydra copies all that it has registered for every group that --help lists and every job that a sweep composes. The
+    # store hands out copies of its nodes anyway, and half of the time of --help went into copying it.
+    store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
     # Cached, because a name must be the same each time Hydra resolves it.
     OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("sweep_name", _unique, use_cache=True, replace=True)
