@@ -4,9 +4,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 
 from poslab.cli import console as cli
+from poslab.errors import ConfigError, DivergedError
 from support.commands import typed
+from support.paths import CONF
 
 
 @pytest.mark.usefixtures("active_environment")
@@ -55,3 +58,23 @@ def test_debugging_is_a_choice(value: str | None, wanted: bool, monkeypatch: pyt
     if value is not None:
         monkeypatch.setenv("POSLAB_DEBUG", value)
     assert cli.debugging() is wanted
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("both"), 1),
+        (DivergedError("both"), 1),
+        (HydraException("both"), 1),
+        (RuntimeError("mine"), "error: rank 1: RuntimeError: mine (POSLAB_DEBUG=1 shows the traceback)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_a_rank_above_0_prints_only_the_errors_of_its_own(
+    error: Exception, code: int | str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit) as ended, cli.one_line_errors(CONF):
+        raise error
+    assert ended.value.code == code

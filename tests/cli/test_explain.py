@@ -54,6 +54,7 @@ from support.paths import CONF
         (["hydra.verbose=3"], ["Hydra", "AssertionError"]),
         (["diagnostics=[[],heads]"], ["Hydra", "TypeError"]),
         (["hydra.sweeper.params={seed:'0,1'}"], ["hydra.sweeper.params"]),
+        (["-m", "seed=0,1", "hydra.sweeper.max_batch_size=1"], ["unknown key 'hydra.sweeper.max_batch_size'"]),
     ],
     ids=lambda value: ascii(" ".join(value))[:60] if isinstance(value, list) else None,
 )

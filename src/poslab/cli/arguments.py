@@ -73,13 +73,12 @@ def whole_numbers(text: str) -> list[int]:
         raise ValueError("whole numbers separated by commas, for example 20,30") from None
 
 
-def parse(arguments: Sequence[str], options: Mapping[str, Option], required: str) -> dict[str, Any]:
+def parse(arguments: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]:
     """Read the arguments; returns the value of every option.
 
     Args:
         arguments: as typed.
-        options: by key.
-        required: the key that has to be given.
+        options: by key; ``run`` has to be given.
 
     Raises:
         ConfigError: an unknown key, a wrong value, a key given twice, or a missing key; names it and the way out.
@@ -101,8 +100,8 @@ def parse(arguments: Sequence[str], options: Mapping[str, Option], required: str
             values[key] = options[key].read(text)
         except ValueError as error:
             raise ConfigError(f"{key}={text} must be {error}") from error
-    if required not in values:
-        raise ConfigError(f"{required}= is missing: {options[required].help}; --help shows every key")
+    if "run" not in values:
+        raise ConfigError(f"run= is missing: {options['run'].help}; --help shows every key")
     return {key: option.default for key, option in options.items()} | values
 
 
@@ -113,16 +112,13 @@ def help_text(description: str, options: Mapping[str, Option]) -> str:
     return "\n".join([description.strip(), "", "Keys:", *keys, ""])
 
 
-def command(
-    main: Callable[[dict[str, Any]], None], description: str, options: Mapping[str, Option], required: str = "run"
-) -> None:
+def command(main: Callable[[dict[str, Any]], None], description: str, options: Mapping[str, Option]) -> None:
     """Run a command with the arguments of the process; an error ends the process with one line and exit code 1.
 
     Args:
         main: called with the value of every option.
         description: what the command does, for ``--help``.
         options: by key.
-        required: the key that has to be given.
     """
     quick_exit()
     arguments = sys.argv[1:]
@@ -131,7 +127,7 @@ def command(
             if {"--help", "-h"} & set(arguments):
                 sys.stdout.write(help_text(description, options))
             else:
-                main(parse(arguments, options, required))
+                main(parse(arguments, options))
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader of the output has ended (``| head``). Python flushes once more at its end: to the null device.
