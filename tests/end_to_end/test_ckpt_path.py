@@ -87,10 +87,10 @@ def without_settings(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "overrides", "said"),
     [
-        (Path.unlink, [], "ckpt_path=.*last.ckpt is not there"),
+        (Path.unlink, [], "ckpt_path=.*last.ckpt does not exist"),
         (cut, [], r"ckpt_path=.*last.ckpt cannot be read \(BadZipFile\)"),
         (flip, [], r"ckpt_path=.*last.ckpt cannot be read \(\w+\)"),
-        (without_settings, [], "does not say which run it belongs to"),
+        (without_settings, [], "does not contain the settings of its run"),
         (None, ["optimizer.lr=0.001"], r"optimizer\.lr was 0\.005 and is 0\.001; give the same ones"),
         (None, ["task.n_symbols=20"], r"task\.n_symbols was 64 and is 20"),
         (None, ["trainer.max_epochs=1"], r"trainer\.max_epochs was 2 and is 1"),
@@ -118,12 +118,12 @@ def test_other_shapes_are_refused_by_both(stopped: Path, tmp_path: Path) -> None
 
 
 def test_a_whole_run_leaves_nothing_to_train(whole: Wholes, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds all 24 steps of its run; there is nothing left to train"):
+    with pytest.raises(ConfigError, match="is of the last step, 24; nothing is left to train"):
         train(tmp_path / "second", *TINY, f"ckpt_path={whole() / 'checkpoints/last.ckpt'}")
 
 
 def test_a_sweep_refuses_it(stopped: Path) -> None:
-    with pytest.raises(ConfigError, match=r"sweep\.resume goes on with all of them"):
+    with pytest.raises(ConfigError, match=r"sweep\.resume resumes all of them"):
         checked_job(compose(*TINY, f"ckpt_path={stopped / 'checkpoints/last.ckpt'}"))
 
 
@@ -135,7 +135,7 @@ def test_another_run_s_checkpoint_in_the_folder_is_refused(stopped: Path, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         told_to_stop(tmp_path / "other", 8, patch, "optimizer.lr=0.001")
     shutil.copy(tmp_path / "other/checkpoints/last.ckpt", tmp_path / "run/checkpoints/last.ckpt")
-    with pytest.raises(ConfigError, match=r"a run's with other settings: optimizer\.lr was 0\.001 and is"):
+    with pytest.raises(ConfigError, match=r"belongs to a run with other settings: optimizer\.lr was 0\.001 and is"):
         train(tmp_path / "run", *TINY, "resume=auto")
 
 

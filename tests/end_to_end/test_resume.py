@@ -126,7 +126,7 @@ def test_a_complete_run_is_left_alone(
 
 def test_without_resume_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", *SHORT, *QUIET, "trainer.max_steps=2")
-    with pytest.raises(ConfigError, match=r"already holds a run; choose another hydra.run.dir, or go on with it"):
+    with pytest.raises(ConfigError, match=r"already holds a run; choose another hydra.run.dir, or resume it"):
         train(folder, *SHORT, *QUIET)
 
 

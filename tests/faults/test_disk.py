@@ -66,8 +66,7 @@ def test_a_folder_that_is_removed_ends_the_run_and_is_not_made_again(
     ended = server.start(tmp_path, *RUN, *arguments, "hydra.run.dir=run", faults={**IN_PLACE, **fault})
     assert ended.code == 1
     assert (
-        ended.err
-        == f"error: {tmp_path / 'run'} was removed while its run was going; nothing of it is left, start it again\n"
+        ended.err == f"error: {tmp_path / 'run'} was removed during its run, so nothing is left; repeat the command\n"
     )
     assert list(tmp_path.iterdir()) == []
 

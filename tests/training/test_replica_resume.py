@@ -42,7 +42,7 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update
             train(folder, *options)
     copies = [folder / f"copies/seed{seed}" for seed in (0, 1)]
     assert [stored_result(each)["status"] for each in (folder, *copies)] == ["interrupted"] * 3
-    with pytest.raises(ConfigError, match=r"seed1 is one replica of the run in .*stopped; resume that one"):
+    with pytest.raises(ConfigError, match=r"seed1 is one replica of the run in .*stopped; resume that run"):
         train(copies[1], *options[:-1], "seed=1", "resume=auto")
     train(folder, *options, "resume=auto")
     for part in (".", "copies/seed0", "copies/seed1"):

@@ -1,4 +1,4 @@
-"""Everything that can be refused before a folder is made or a step is taken."""
+"""Checks a job before its folder is made and before its first step."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def preflight(config: DictConfig | TrainConfig, folder: Path | None) -> "Prepared":
-    """Check a configuration against itself, the task, the scheme and the disk, cheapest first; returns what it built.
+    """Check a configuration by its own rules, with its task and scheme, and against the disk; return what was built.
 
     Args:
-        config: as composed, or checked against itself already.
-        folder: where the run will write; None where another process checks it.
+        config: as composed, or already checked by its own rules.
+        folder: where the run will write; None if another process checks it.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -52,15 +52,15 @@ def preflight(config: DictConfig | TrainConfig, folder: Path | None) -> "Prepare
 
 
 def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Learner":
-    """Refuse a job that does not fit the memory, or cannot be built or compiled in all its parts. Needs torch.
+    """Refuse a job that does not fit into memory, or that cannot be built or compiled. Needs torch.
 
     Args:
         job: checked.
         task: of the job.
-        most_replicas: build no more than these; two show whether any number can be trained together.
+        most_replicas: build at most this number; two show whether any number can be trained together.
 
     Returns:
-        the models, as the job's seeds start them.
+        the models, initialised from the seeds of the job.
 
     Raises:
         ConfigError: one line that names the values and the way out.
@@ -68,7 +68,7 @@ def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Le
     check_compiler(job)
     # Not at the top: torch, Lightning and matplotlib take seconds, and a typing error is answered at once.
     with quick_imports():
-        # These two load torch, and of a job that they refuse nothing more is needed.
+        # First, because a job that they refuse needs none of the slow imports below.
         check_model_fits(job, task)
         check_memory(job, task)
         from poslab.data.stream import check_holdout

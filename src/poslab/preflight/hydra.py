@@ -1,4 +1,4 @@
-"""Hydra's callback that checks a job before Hydra makes a folder for it."""
+"""Hydra callback that checks a job before Hydra makes a folder for it."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def require_preflight() -> None:
-    """Register the check of every job, for configurations too that have no settings of Hydra themselves."""
+    """Register the callback, also for a configuration without Hydra settings of its own, such as a stored one."""
     callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
     ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
 
@@ -29,9 +29,10 @@ def require_preflight() -> None:
 class Preflight(Callback):
     """Refuses a bad configuration before Hydra makes a folder for it.
 
+    An error ends the process here, because Hydra turns an Exception of a callback into a warning and continues.
+
     Attributes:
-        prepared: what was checked and built for the run of this process; None in a sweep, and on a rank that rank 0
-            started.
+        prepared: the checked job and what was built for it; None in a sweep, and on a rank that rank 0 started.
     """
 
     prepared: ClassVar["Prepared | None"] = None
@@ -43,15 +44,14 @@ class Preflight(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         if started_by_first_rank():
             return
-        # Hydra turns an Exception of a callback into a warning and continues.
         with one_line_errors(main_config_dir(config)):
             from poslab.preflight.checks import preflight
 
-            # First, because the folder's name is made from the configuration.
+            # First, because the name of the folder depends on the configuration.
             job = schema.checked(config)
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
-            # The folder is claimed by rank 0.
+            # Only rank 0 claims the folder, so only it checks the folder.
             Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
 
 

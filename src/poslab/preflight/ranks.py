@@ -1,4 +1,4 @@
-"""Refuses a number of processes that does not fit the job, and processes that would not share a folder."""
+"""Refuses a job whose number of ranks differs from the number of processes, or whose ranks would not share a folder."""
 
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
@@ -42,7 +42,7 @@ def check_ranks(job: TrainConfig, run_dir: str) -> None:
 
 
 def check_alone() -> None:
-    """Refuse a sweep that several processes would each run.
+    """Refuse a sweep that was started in several processes, because each of them would run all of it.
 
     Raises:
         ConfigError: names how many processes were started.

@@ -1,4 +1,4 @@
-"""Refuses several replicas of a job that cannot be trained together."""
+"""Refuses a job whose replicas cannot be trained together."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from poslab.training.learners import build_learner
 
 
 def try_together(job: TrainConfig, task: Task) -> Learner:
-    """Build the replicas of a job and refuse them if one batch cannot be computed for all together.
+    """Build the replicas of a job; refuse them if they cannot compute one batch together.
 
     Raises:
         ConfigError: names the reason and the way out.
@@ -23,7 +23,7 @@ def try_together(job: TrainConfig, task: Task) -> Learner:
         batch = side_by_side([task.sample(np.random.default_rng(0), 1)] * job.seeds)
         with torch.no_grad():
             learner.module(batch.tokens, batch.seq_lens)
-        # What the trial drew, training is to draw again.
+        # Training has to draw the random numbers that this trial has drawn.
         learner.random_states = states
         return learner
     except ConfigError:

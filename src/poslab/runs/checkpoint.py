@@ -1,4 +1,4 @@
-"""Checkpoint files: what one says about its run, and the newest one of a run."""
+"""Reads checkpoint files and finds the newest one of a run."""
 
 import logging
 import zipfile
@@ -16,9 +16,10 @@ class Saved(NamedTuple):
 
     Attributes:
         path: of the file.
-        step: optimiser updates that it holds.
-        settings: those that decided its result, flat; None where the file does not say.
-        events: size of each event file of the run when it was saved, by path in the run folder; None likewise.
+        step: the number of optimiser updates up to it.
+        settings: the settings that decide its result, flat; None if the file does not contain them.
+        events: the size in bytes of each event file when the checkpoint was saved, by path in the run folder; None if
+            the file does not contain them.
     """
 
     path: Path
@@ -28,19 +29,19 @@ class Saved(NamedTuple):
 
 
 def run_folder_of(checkpoint: Path) -> Path:
-    """The folder of the run that a checkpoint belongs to, if it lies where it was saved."""
+    """The folder of the run that a checkpoint belongs to, if the file was not moved."""
     return checkpoint.absolute().parents[1]
 
 
 def read_checkpoint(path: Path) -> Saved:
-    """What a checkpoint is, read as a whole, as plain values only.
+    """Read a whole checkpoint, as plain values only.
 
     Raises:
-        Exception: it is cut short, damaged, or no checkpoint.
+        Exception: the file is cut short, damaged, or not a checkpoint.
     """
     import torch
 
-    # torch itself does not notice a changed byte.
+    # torch itself does not detect a changed byte.
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged is not None:
@@ -56,12 +57,15 @@ def model_weights(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Optimiser updates that a checkpoint holds."""
+    """The number of optimiser updates up to a checkpoint."""
     return read_checkpoint(checkpoint).step
 
 
 def newest_checkpoint(folder: RunFolder) -> Saved | None:
-    """The checkpoint to go on from: of those that can be read, the one with most updates; the others are named."""
+    """The checkpoint to resume from: of those that can be read, the one with the most updates; None without any.
+
+    A file that cannot be read is reported in a warning.
+    """
     found = []
     for path in (folder.checkpoints / "last.ckpt", folder.checkpoints / "best.ckpt"):
         try:
@@ -70,5 +74,5 @@ def newest_checkpoint(folder: RunFolder) -> Saved | None:
             continue
         except Exception as error:
             log.warning("%s cannot be read (%s); trying the one before", path, type(error).__name__)
-    # Of two with the same, the first.
+    # If both have the same step, the first.
     return max(found, key=lambda saved: saved.step, default=None)

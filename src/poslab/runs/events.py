@@ -1,4 +1,4 @@
-"""TensorBoard's event files: cut back to the state of a checkpoint."""
+"""Cuts TensorBoard's event files back to the state of a checkpoint."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,34 +10,34 @@ from poslab.system.files import write_atomically
 
 
 def keep_events(folder: Path, saved: Saved | None) -> None:
-    """Leave of TensorBoard's files, also those of the copies of a bundle, what was there when a checkpoint was saved.
+    """Cut the event files of a run and of its replicas back to what they contained when a checkpoint was saved.
 
-    Whatever came after it is about to come again, and a step that is shown twice runs back on itself. Without a
-    checkpoint everything will. Pictures are drawn beside the training: one of an earlier step that came late stays.
+    A resumed run logs the later steps again, and TensorBoard would draw a curve with repeated steps as a zigzag.
+    Without a checkpoint everything is removed. Pictures of earlier steps are kept: they are drawn while training
+    continues, so they may be written after the checkpoint.
     """
     if saved is not None and saved.events is None:
         return
-
     for path in [*folder.glob(EVENTS), *folder.glob(f"{COPIES}/*/{EVENTS}")]:
         size = 0 if saved is None or saved.events is None else saved.events.get(path.relative_to(folder).as_posix(), 0)
         cut_events(path, size, 0 if saved is None else saved.step)
 
 
 def event_sizes(folder: Path) -> dict[str, int]:
-    """The size of each of TensorBoard's files in a run folder, in bytes, by path in the folder."""
+    """The size in bytes of each event file in a run folder, by path in the folder."""
     paths = [*folder.glob(EVENTS), *folder.glob(f"{COPIES}/*/{EVENTS}")]
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(paths)}
 
 
 def cut_events(path: Path, size: int, step: int) -> None:
-    """Leave of an event file its first ``size`` bytes and, of the rest, the pictures of steps before ``step``.
+    """Keep the first ``size`` bytes of an event file and, of the rest, the pictures of steps before ``step``.
 
-    One that nothing is left of is removed.
+    The file is removed if nothing remains.
     """
     content = path.read_bytes()
     if len(content) <= size:
         return
-    # The pictures alone: the tail begins where a record does.
+    # The rest starts with a whole record, because the size was taken between two writes.
     late = b"".join(
         raw
         for raw, event in records(content[size:])
@@ -50,7 +50,7 @@ def cut_events(path: Path, size: int, step: int) -> None:
 
 
 def forget_session(folder: Path) -> None:
-    """Take the HParams record out of a stopped run's events: of two, TensorBoard shows the first, a failure."""
+    """Remove the HParams record of a stopped run: of two records TensorBoard shows the first, which says failed."""
     for path in folder.glob(EVENTS):
         content = path.read_bytes()
         kept = [
@@ -60,12 +60,12 @@ def forget_session(folder: Path) -> None:
 
 
 def holds(event: Any, wanted: Callable[[Any], Any]) -> bool:
-    """Whether one of an event's values is of a kind."""
+    """Whether ``wanted`` is true of one of an event's values."""
     return any(wanted(value) for value in event.summary.value)
 
 
 def records(content: bytes) -> Iterator[tuple[bytes, Any]]:
-    """The whole records of an event file, as they are and parsed; a last one that was cut short is left out.
+    """Yield each complete record of an event file as bytes and as a parsed event; skip a last one that is cut short.
 
     A record is the length n of its event (8 bytes, little endian), a checksum (4), the event (n) and a checksum (4).
     """

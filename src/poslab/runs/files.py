@@ -1,4 +1,4 @@
-"""The files of one run while it is going: where its numbers, its dashboard and its result are written."""
+"""The open files of one run: its numbers, its TensorBoard events and its result."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ from poslab.runs.resume import Start
 from poslab.runs.table import MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
 
-# The numbers that the HParams tab compares runs by.
+# The numbers in the HParams tab.
 IN_HPARAMS = (
     "val/loss",
     "val/accuracy",
@@ -35,11 +35,11 @@ class RunFiles:
     """The files of one run.
 
     Attributes:
-        job: its configuration.
-        overrides: what was typed to get it.
+        job: the run's configuration.
+        overrides: as typed.
         folder: where the files are.
         table: ``metrics.csv``.
-        board: TensorBoard's events; None without a dashboard and on ranks above 0.
+        board: TensorBoard's events; None with ``logger=none`` and on ranks above 0.
     """
 
     job: TrainConfig
@@ -61,14 +61,14 @@ class RunFiles:
         start: Start,
         seed_folder: str | None = None,
     ) -> Files:
-        """Open the files of a claimed folder; after a resume they hold what was logged up to the checkpoint.
+        """Open the files of a claimed folder; after a resume they contain what was logged up to the checkpoint.
 
         Args:
-            job: its configuration.
-            overrides: what was typed to get it.
+            job: the run's configuration.
+            overrides: as typed.
             folder: of the run.
             start: where the run begins.
-            seed_folder: of a replica: its folder's name.
+            seed_folder: the name of a replica's folder; None for a run with one seed.
         """
         table, board = MetricsTable(folder.path), None
         if start.checkpoint is not None:
@@ -90,17 +90,17 @@ class RunFiles:
             logger.log_metrics(values, step)
 
     def save(self) -> None:
-        """Write what has been logged so far."""
+        """Write everything that has been logged so far."""
         for logger in self.loggers if self.folder.writes else ():
             logger.save()
 
     def finish(self, result: Result) -> None:
-        """Write everything, whatever the status, and as much as can be written.
+        """Write all files, for any status; if one cannot be written, write the others.
 
-        The status comes last: a run that is killed before is not complete, and resumes.
+        The status is written last: a run that is killed before that is not complete and can be resumed.
 
         Raises:
-            OSError: the first thing that could not be written, after the others have been.
+            OSError: the first error, raised after all files were tried.
         """
         steps: list[Callable[[], None]] = [self.table.save]
         if self.board is not None:
@@ -123,7 +123,7 @@ class RunFiles:
         except OSError as error:
             failures.append(error)
             if result.status == "completed":
-                # The result may not fit the disk where the status alone does.
+                # On a full disk the status alone may fit.
                 with suppress(OSError):
                     self.folder.finish(replace(result, status="failed", error=described(error)))
         if failures:

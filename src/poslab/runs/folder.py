@@ -1,6 +1,6 @@
-"""What a run leaves behind: its folder, its resolved configuration, its status and its final numbers.
+"""The folder of a run: its resolved configuration, its status and its final numbers.
 
-Plain files, no torch: a comparison reads thousands of them.
+This module does not import torch, because a comparison reads thousands of these folders.
 """
 
 import os
@@ -19,14 +19,14 @@ from poslab.system.ranks import is_rank_zero
 
 
 class RunFolder:
-    """One folder for one run, claimed once and never shared."""
+    """The folder of one run; only one run can claim it."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes the folder: of several ranks only rank 0 does."""
+        """Whether this process writes to the folder: only rank 0 does."""
         return is_rank_zero()
 
     @property
@@ -39,18 +39,18 @@ class RunFolder:
 
     def taken(self) -> bool:
         """Whether a run has claimed this folder."""
-        # Not Path.exists, which raises where a name is too long or a folder must not be read.
+        # Path.exists raises if a name is too long or a folder cannot be read.
         return os.path.exists(self.path / CONFIG_FILE)
 
     def check_usable(self) -> None:
-        """Make sure a run can be written here, before anything is.
+        """Refuse a folder in which a run cannot be started; writes nothing.
 
         Raises:
-            ConfigError: the folder holds a run already, or cannot be made or written.
+            ConfigError: the folder already contains a run, or cannot be made or written.
         """
         if self.taken():
             raise ConfigError(
-                f"{self.path} already holds a run; choose another hydra.run.dir, or go on with it by resume=auto"
+                f"{self.path} already holds a run; choose another hydra.run.dir, or resume it with resume=auto"
             )
         self.check_writable()
 
@@ -59,29 +59,27 @@ class RunFolder:
         check_writable(self.path, "hydra.run.dir", room)
 
     def lost(self) -> LostFolderError:
-        """What a run whose folder is not there any more ends by."""
-        return LostFolderError(
-            f"{self.path} was removed while its run was going; nothing of it is left, start it again"
-        )
+        """The error of a run whose folder was removed."""
+        return LostFolderError(f"{self.path} was removed during its run, so nothing is left; repeat the command")
 
     def clear_parts(self) -> None:
-        """Remove what a killed process was writing, which nobody will go on with."""
+        """Remove the temporary files of a killed process."""
         for part in self.path.rglob(f".*{PART}"):
             part.unlink(missing_ok=True)
 
     def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
-        """Make the folder this run's own: write ``config.yaml``, which only one run can be the first to do.
+        """Claim the folder by writing ``config.yaml``: of several runs only one can be the first to do so.
 
         Raises:
             ConfigError: another run was first.
         """
-        # Double quotes: single ones are none in Windows' cmd.
-        quoted = f'"{self.path.absolute().as_posix()}"'
+        # In double quotes, because Windows' cmd does not know single ones.
+        quoted_path = f'"{self.path.absolute().as_posix()}"'
         header = (
             "# The whole resolved configuration. The same run again:\n"
-            f"#   python train.py --config-dir {quoted} --config-name config\n"
+            f"#   python train.py --config-dir {quoted_path} --config-name config\n"
         )
-        # The defaults bring the schema and the folder names when this file is fed back.
+        # With these defaults the file can be given to train.py again.
         content = {
             "defaults": ["schema", "hydra_settings", "_self_", {"override hydra/sweeper": "grid"}],
             **asdict(job),
@@ -92,17 +90,17 @@ class RunFolder:
             write_first(self.path / CONFIG_FILE, text.encode())
         except FileExistsError as error:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
-        # Of a process that was killed before it came so far.
+        # An earlier process may have been killed before it had claimed the folder.
         self.clear_parts()
         self.mark_unfinished(job, overrides)
 
     def mark_unfinished(self, job: TrainConfig, overrides: Sequence[str], seconds_before: float = 0.0) -> None:
-        """What ``result.json`` says while the run is going, and for ever if its process is killed.
+        """Write the ``result.json`` of a run that has not ended; it stays if the process is killed.
 
         Args:
-            job: its configuration.
-            overrides: what was typed.
-            seconds_before: what its earlier parts took.
+            job: the run's configuration.
+            overrides: as typed.
+            seconds_before: the duration of the run's earlier parts.
         """
         result = Result(
             status="interrupted",
@@ -111,14 +109,15 @@ class RunFolder:
             seed=job.seed,
             wall_seconds=seconds_before,
         )
-        # Spaces, which JSON allows: room for what is to be said when the disk is full.
+        # Padded with spaces, which JSON allows, so that the final status fits here even on a full disk.
         write_atomically(self.path / RESULT_FILE, _encoded(result).ljust(KEPT_BYTES) + b"\n")
 
     def finish(self, result: Result) -> None:
-        """Write ``result.json``, whole or not at all; on a full disk where `mark_unfinished` has kept room for it.
+        """Write ``result.json`` atomically.
 
         Raises:
-            OSError: it cannot be written, or not all of it; then the status and the error are there.
+            OSError: the disk is full, for example. Then the status and the error, without the numbers, are written into
+                the space that `mark_unfinished` reserved.
         """
         path = self.path / RESULT_FILE
         try:

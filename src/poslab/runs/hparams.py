@@ -1,4 +1,4 @@
-"""A job's settings as TensorBoard shows them."""
+"""The settings of a job in the form that TensorBoard shows."""
 
 import os
 from dataclasses import asdict
@@ -10,12 +10,12 @@ from poslab.config.schema import TrainConfig
 
 
 def hparams(job: TrainConfig) -> dict[str, int | float | str | bool]:
-    """The settings that decide the result, flat and of the types that the HParams tab knows."""
+    """The settings that decide the result, flat, with the types that the HParams tab supports."""
     settings = without(flat(asdict(job)), Role.OUTPUT, Role.ORIGIN, Role.RESTART, Role.REPLICAS)
     named = {key: value for key, value in settings.items() if not key.startswith(("pos.", "task."))}
     for group, options in (("pos", job.pos), ("task", job.task)):
-        # A class is shown as its module, as on the command line. Its options are one text: the tab takes its columns
-        # from a single run, and another scheme has other options.
+        # A class is shown by the name of its module, as on the command line. Its options are one text, because the tab
+        # takes its columns from a single run, and another scheme has other options.
         named[group] = choice_of(options["_target_"])
         named[f"{group}.options"] = ", ".join(f"{key}={value}" for key, value in options.items() if key != "_target_")
     return {
@@ -30,6 +30,6 @@ def config_text(job: TrainConfig) -> str:
 
 
 def without_home(text: str) -> str:
-    """A text for the dashboard, whose readers need not know where this person's own folder lies."""
+    """Replace the path of the home folder by ``~``: a dashboard may be shown to other people."""
     home = os.path.expanduser("~")
     return text.replace(f"{home}{os.sep}", f"~{os.sep}") if len(home) > 1 else text

@@ -1,4 +1,4 @@
-"""Names of the numbers in ``result.json`` that no diagnostic declares; the tests hold them against real runs."""
+"""Names of the numbers in ``result.json`` that no diagnostic declares; the tests compare them with real runs."""
 
 from collections.abc import Iterable, Mapping
 

@@ -12,7 +12,7 @@ from poslab.runs.names import RESULT_FILE
 
 Status = Literal["completed", "failed", "diverged", "interrupted"]
 KEPT_BYTES = 8192
-"""Of ``result.json`` while a run is going: enough for its status, settings and parameters."""
+"""Size of ``result.json`` during a run: enough for its status, settings and parameters."""
 
 
 @dataclass(kw_only=True)
@@ -21,7 +21,7 @@ class Result:
 
     Attributes:
         status: how the run ended.
-        error: what went wrong, in one line, or None.
+        error: the reason of any other status than ``completed``, in one line, or None.
         metrics: name to number: the last value of every logged scalar; ``start/...``, the first training loss and
             the validation of the untrained model; ``best/...``, the validation of the weights in ``best.ckpt``. Of a
             run of several seeds: the means over the replicas that completed, and their number as ``copies/completed``.
@@ -34,11 +34,11 @@ class Result:
         out_of_reach: beginning of a metric's name (``length/40``) to the reason why the run has no such number.
         parameters: trainable parameters by part, and their total.
         start: before training: ``position_rms`` of the vectors that are added for positions, None if none are;
-            ``token_rms`` of the token vectors; and ``position_over_token``. Of a bundle: the means over its replicas.
-        overrides: what was typed after ``train.py``.
+            ``token_rms`` of the token vectors; and ``position_over_token``. For a run of several seeds: the means.
+        overrides: the overrides as typed.
         seed: of the run.
-        wall_seconds: from the start of the job to its end; of a run that was stopped and went on, all its parts.
-        device: what it computed on, `poslab.system.devices.device_name`; None when it never got that far.
+        wall_seconds: from the start of the job to its end; for a resumed run, the sum over its parts.
+        device: from `poslab.system.devices.device_name`; None if the run ended before it had a device.
         versions: of Python and the packages that decide numbers.
     """
 
@@ -65,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def by_length(metrics: Mapping[str, float]) -> dict[str, dict[int, float]]:
-    """The scores ``length/<n>/<score>`` as one curve a score, from the shortest length to the longest."""
+    """The scores ``length/<n>/<score>`` as one curve per score, from the shortest length to the longest."""
     curves: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
         part, length, score = [*name.split("/", 2), "", ""][:3]
@@ -79,7 +79,7 @@ def _encoded(result: Result) -> bytes:
 
 
 def stored_result(folder: Path) -> dict[str, Any]:
-    """A run folder's ``result.json``; empty when there is none that can be read."""
+    """The content of a run folder's ``result.json``; empty if it cannot be read."""
     try:
         result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -88,5 +88,5 @@ def stored_result(folder: Path) -> dict[str, Any]:
 
 
 def stored_status(folder: Path) -> str | None:
-    """The status in a run folder's ``result.json``; None when there is none that can be read."""
+    """The status in a run folder's ``result.json``; None if it cannot be read."""
     return stored_result(folder).get("status")

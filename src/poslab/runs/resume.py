@@ -1,4 +1,4 @@
-"""Where a run begins: in a new folder, or after a checkpoint of a run that was stopped."""
+"""Decides where a run begins, in a new folder or after a checkpoint, and restores the files of a stopped run."""
 
 import logging
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Start(NamedTuple):
-    """Where a run begins: at step 0, or after the updates that a checkpoint holds.
+    """Where a run begins: at step 0 or at the step of a checkpoint.
 
     Attributes:
         saved: the checkpoint to resume from.
         elsewhere: the checkpoint is in another run's folder.
-        claimed: the folder belongs to this run already.
-        seconds: what the run's earlier parts took.
+        claimed: this run has claimed the folder already.
+        seconds: the duration of the run's earlier parts.
     """
 
     saved: Saved | None = None
@@ -50,26 +50,29 @@ class Start(NamedTuple):
 
     @property
     def step_here(self) -> int | None:
-        """The step up to which this folder has shown the run; None where it has shown nothing."""
+        """The step up to which this folder's files have the run's numbers; None if they have none."""
         return None if self.saved is None or self.elsewhere else self.saved.step
 
 
 def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
-    """Where the run begins, with ``resume=auto`` after its newest checkpoint; None when it is complete. Writes nothing.
+    """Decide where the run begins; with ``resume=auto`` after its newest checkpoint. Writes nothing.
+
+    Returns:
+        the start; None if the run is complete.
 
     Raises:
-        ConfigError: the folder is another run's, or this run's with other settings; or the checkpoint is.
+        ConfigError: the folder or the checkpoint belongs to another run, or was made with other settings.
     """
     if not (job.resume and folder.taken()):
         saved = None if job.ckpt_path is None else named_checkpoint(job)
         return Start(saved, elsewhere=saved is not None)
     if folder.writes:
-        # Rank 0 may be writing the file only now; that all ranks agree is checked when they meet.
+        # Only rank 0: it may be writing the file while the other ranks start. The ranks compare their jobs later.
         refuse_changes(folder, job)
     if stored_status(folder.path) == "completed":
         return None
     if (run := run_of_replica(folder.path)) is not None:
-        raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that one, it holds them all")
+        raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that run")
     saved = newest_checkpoint(folder)
     elsewhere = saved is None and job.ckpt_path is not None
     if elsewhere:
@@ -81,7 +84,7 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
 
 
 def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence[str]) -> None:
-    """Make the folder this run's own; from here on its ``result.json`` says that the run has not ended.
+    """Claim the folder for this run and write a ``result.json`` that says that the run has not ended.
 
     Raises:
         ConfigError: the folder cannot be written, or another run was first.
@@ -96,59 +99,59 @@ def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence
 
 
 def restore_files(folder: RunFolder, start: Start) -> None:
-    """Bring the files of a claimed folder back to what they were when its checkpoint was saved."""
+    """Restore the files of a claimed folder to the state in which its checkpoint was saved."""
     if not folder.writes or not start.claimed:
         return
     folder.clear_parts()
     keep_events(folder.path, None if start.elsewhere else start.saved)
     last = folder.checkpoints / "last.ckpt"
     if start.saved is not None and not start.elsewhere and start.saved.path != last:
-        # Killed between the two files of one save. If it was the final one, no later save would make them equal.
+        # The run was killed between writing best.ckpt and last.ckpt. After the final save no later one would repair it.
         write_atomically(last, start.saved.path.read_bytes(), durable=True)
 
 
 def run_of_replica(folder: Path) -> Path | None:
-    """The folder of the run that a folder is a replica of; None for any other."""
+    """The folder of the run that a replica's folder belongs to; None if the folder is not a replica's."""
     parent = folder.absolute().parent
     return parent.parent if parent.name == COPIES and (parent.parent / CONFIG_FILE).exists() else None
 
 
 def refuse_changes(folder: RunFolder, job: TrainConfig) -> None:
-    """Refuse to resume with other settings than the run was started with.
+    """Refuse to resume a run with other settings than it was started with.
 
     Raises:
-        ConfigError: names each setting that differs, before and now.
+        ConfigError: names each setting that differs, with both values.
     """
     if changes := differences(identity(stored_settings(folder.path)), identity(asdict(job))):
         raise ConfigError(
-            f"{folder.path} cannot go on with other settings: {changes}; give the old ones or a new folder"
+            f"{folder.path} cannot be resumed with other settings: {changes}; give the old ones or a new folder"
         )
 
 
 def named_checkpoint(job: TrainConfig) -> Saved:
-    """The checkpoint that ``ckpt_path`` names.
+    """Read the checkpoint that ``ckpt_path`` names.
 
     Raises:
-        ConfigError: there is none, it cannot be read, is another run's, or leaves nothing to train.
+        ConfigError: it does not exist, cannot be read, has other settings, or is of the last step.
     """
     path = Path(str(job.ckpt_path))
     if not path.is_file():
         raise ConfigError(
-            f"ckpt_path={path} is {'a folder' if path.is_dir() else 'not there'}; name a checkpoint's file"
+            f"ckpt_path={path} {'is a folder' if path.is_dir() else 'does not exist'}; give the file of a checkpoint"
         )
     try:
         saved = read_checkpoint(path)
     except Exception as error:
         raise ConfigError(
-            f"ckpt_path={path} cannot be read ({type(error).__name__}); it is cut short, damaged, or no checkpoint"
+            f"ckpt_path={path} cannot be read ({type(error).__name__}); it is cut short, damaged, or not a checkpoint"
         ) from error
     if saved.settings is None:
         raise ConfigError(
-            f"ckpt_path={path} does not say which run it belongs to; name a run's own best.ckpt or last.ckpt"
+            f"ckpt_path={path} does not contain the settings of its run; give the best.ckpt or last.ckpt of a run"
         )
     refuse_foreign(saved, job)
     if saved.step >= job.total_steps:
-        raise ConfigError(f"ckpt_path={path} holds all {saved.step} steps of its run; there is nothing left to train")
+        raise ConfigError(f"ckpt_path={path} is of the last step, {saved.step}; nothing is left to train")
     return saved
 
 
@@ -156,7 +159,7 @@ def refuse_foreign(saved: Saved, job: TrainConfig) -> None:
     """Refuse to resume from the checkpoint of a run with other settings.
 
     Raises:
-        ConfigError: names each setting that differs, there and here.
+        ConfigError: names each setting that differs, with both values.
     """
     if saved.settings is not None and (changes := differences(saved.settings, identity(asdict(job)))):
-        raise ConfigError(f"{saved.path} is a run's with other settings: {changes}; give the same ones")
+        raise ConfigError(f"{saved.path} belongs to a run with other settings: {changes}; give the same ones")

@@ -13,7 +13,7 @@ def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in a run folder's ``config.yaml``.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the file does not exist or cannot be read.
     """
     try:
         content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""``metrics.csv``: every logged number by step."""
+"""Reads and writes ``metrics.csv``: all logged numbers, one row per step."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from poslab.system.files import write_atomically
 
 
 class MetricsTable:
-    """Every logged number, one row a step: remembered for ``result.json``, written to ``metrics.csv`` by `save`.
+    """All logged numbers, one row per step, in memory; `save` writes them to ``metrics.csv``.
 
     Args:
         folder: of the run.
@@ -22,11 +22,11 @@ class MetricsTable:
         self.rows: dict[int, dict[str, float]] = {}
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Remember numbers of one step."""
+        """Add numbers of one step."""
         self.rows.setdefault(step, {}).update(metrics)
 
     def save(self) -> None:
-        """Write the table; columns in order of their name. A folder that has been removed is not made again."""
+        """Write the table, with the columns sorted by name; a folder that has been removed is not made again."""
         if not self.path.parent.is_dir():
             return
         names = sorted({name for row in self.rows.values() for name in row})
@@ -37,7 +37,7 @@ class MetricsTable:
         write_atomically(self.path, text.getvalue().encode())
 
     def restore(self, step: int, folder: Path | None = None) -> None:
-        """Read the rows up to ``step`` that an earlier start of this run wrote, here or in another run's folder."""
+        """Read the rows up to ``step`` from this folder's file, or from that of another run's ``folder``."""
         path = self.path if folder is None else folder / METRICS_FILE
         if not path.exists():
             return

@@ -1,4 +1,4 @@
-"""TensorBoard's events of one run."""
+"""Writes the TensorBoard events of one run."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class RunTensorBoard:
-    """One event stream in the run's own folder, open until the run itself closes it.
+    """One event stream in the run's folder, open until the run closes it.
 
-    Lightning's logger closes its writer when ``fit`` ends, and anything written later would open a second file.
+    Lightning's logger closes its writer at the end of ``fit``; later events would go to a second file.
 
     Args:
         folder: of the run.
@@ -32,18 +32,18 @@ class RunTensorBoard:
         self.resume_step = resume_step
         if resume_step is not None:
             forget_session(folder)
-        # TensorBoard reads a run's files in the order of their names, which hold the time. If the clock has been set
-        # back, the next file is made now, with a later time in its name.
+        # TensorBoard reads a run's files in the order of their names, which contain the time. If the clock has been set
+        # back, create the next file here with a later time in its name.
         if (newest := max(map(_begun, folder.glob(EVENTS)), default=0)) >= int(time.time()):
             with _clock_at(newest + 1):
                 _ = self.experiment
 
     @cached_property
     def experiment(self) -> "SummaryWriter":
-        """Torch's writer; its file is made on first use."""
+        """Torch's writer; it creates its file on first use."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an earlier start wrote after its checkpoint is hidden: those steps come again.
+        # TensorBoard hides what was logged after the checkpoint: those steps are logged again.
         purge_step = None if self.resume_step is None else self.resume_step + 1
         return SummaryWriter(log_dir=str(self.folder), purge_step=purge_step, flush_secs=10)
 
@@ -52,51 +52,51 @@ class RunTensorBoard:
         self.experiment.flush()
 
     def replay(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Show what the run that this one resumes from had logged by step."""
+        """Log the rows of the run that this run was started from."""
         for step in sorted(rows):
             self.log_metrics(rows[step], step)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Show numbers of one step, in one event: torch's writer makes one for each and looks at every name again."""
+        """Log numbers of one step in one event; torch's writer would write an event for each number."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._add_summary(Summary(value=values), step)
 
     def log_png(self, tag: str, png: bytes, step: int) -> None:
-        """Show an encoded picture as it is."""
+        """Log a PNG picture without encoding it again."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # the PNG header's own fields
+        width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # fields of the PNG header
         image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
         self._add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
 
     def log_markdown(self, tag: str, text: str, step: int) -> None:
-        """Show a text; TensorBoard renders Markdown."""
+        """Log a text, which TensorBoard renders as Markdown."""
         self.experiment.add_text(tag, text, step)
 
     def log_curve(self, tag: str, curve: Mapping[int, float]) -> None:
-        """Show a number against something that is no training step: a point's step is where it stands.
+        """Log a curve whose x axis is not the training step; each key of ``curve`` is logged as the step.
 
-        Only for a run that is complete. What a later start of the run hides goes by training steps, and a curve that
-        was shown twice would run back on itself.
+        Only for a completed run: when a run is resumed, events are hidden by training step, so that the curve would be
+        drawn twice.
         """
         for at, value in curve.items():
             self.experiment.add_scalar(tag, value, at)
 
     def log_session(self, hparams: Mapping[str, Any], metrics: Mapping[str, float], status: Status) -> None:
-        """Put the run into the HParams tab, in its own folder, with the metrics it ended with.
+        """Add the run to the HParams tab with its final metrics.
 
         Args:
             hparams: flat name to number, text or truth value.
-            metrics: tags of scalars that the run logged; the tab shows their last value.
-            status: a run that did not complete is shown as failed.
+            metrics: tags of logged scalars; the tab shows their last values.
+            status: any other than ``completed`` is shown as failed.
         """
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.plugins.hparams import api_pb2, metadata
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
-        # Not torch's own writer: its end mark always says success, and its truth values are numbers.
+        # Torch's add_hparams always writes the status success, and truth values as numbers.
         start, columns = SessionStartInfo(), []
         for name, value in hparams.items():
             if isinstance(value, bool):
@@ -120,7 +120,7 @@ class RunTensorBoard:
             self._add_summary(Summary(value=[value]), None)
 
     def close(self) -> None:
-        """End the stream."""
+        """Close the stream."""
         self.experiment.close()
 
     def _add_summary(self, summary: Any, step: int | None) -> None:
@@ -128,10 +128,7 @@ class RunTensorBoard:
 
 
 def _use_quick_checksums() -> None:
-    """Have TensorBoard take the checksum of what it writes by a C library: its own way, in Python, takes 0.2 us a byte.
-
-    The number is the same, but for the six pictures of a look the other way takes a tenth of an epoch.
-    """
+    """Have TensorBoard compute checksums with a C library, because its own Python code is slow for pictures."""
     import google_crc32c
     from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
@@ -139,14 +136,14 @@ def _use_quick_checksums() -> None:
 
 
 def _begun(path: Path) -> int:
-    """When an event file was begun, in seconds, as its name says; 0 where it says nothing."""
+    """The time in the name of an event file, in seconds; 0 if the name has none."""
     text = path.name.removeprefix(EVENTS.removesuffix("*")).partition(".")[0]
     return int(text) if text.isdecimal() else 0
 
 
 @contextmanager
 def _clock_at(seconds: int) -> Iterator[None]:
-    """The time that an event file is named by."""
+    """Set the time that TensorBoard puts into the name of a new event file."""
     from tensorboard.summary.writer import event_file_writer
 
     try:

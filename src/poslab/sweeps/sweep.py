@@ -266,5 +266,5 @@ def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:
             "alone"
         )
     if job.ckpt_path is not None:
-        raise ConfigError("ckpt_path goes on with one run, and a sweep has many; sweep.resume goes on with all of them")
+        raise ConfigError("ckpt_path starts one run, and a sweep has many; sweep.resume resumes all of them")
     return job, learner.model_of(0).positions.note

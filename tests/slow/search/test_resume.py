@@ -51,7 +51,7 @@ def test_another_search_cannot_go_on_in_its_place(console: Console) -> None:
     more = ("hydra.sweeper.n_trials=4", "sweep.resume=latest")
     for changed, says in (
         ((RATE, "trainer.max_steps=6"), "trainer.max_steps was 5 and is 6"),
-        ((RATE, "model.n_heads=1,2"), "was over optimizer.lr and cannot go on over optimizer.lr, model.n_heads"),
+        ((RATE, "model.n_heads=1,2"), "was over optimizer.lr and cannot be resumed over optimizer.lr, model.n_heads"),
         (("optimizer.lr=0.1,0.2",), "optimizer.lr was searched in"),
         ((RATE, "hydra.sweeper.objectives=[{metric:val/loss,direction:maximize}]"), "searches for val/loss minimize"),
     ):

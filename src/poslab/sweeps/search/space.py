@@ -160,7 +160,7 @@ def check_same_space(before: Mapping[str, str], space: Sequence[Parameter]) -> N
     now = {parameter.key: parameter.distribution for parameter in space}
     if before.keys() != now.keys():
         raise ConfigError(
-            f"this search was over {', '.join(before)} and cannot go on over {', '.join(now)}; "
+            f"this search was over {', '.join(before)} and cannot be resumed over {', '.join(now)}; "
             "give the same settings, or start a new search"
         )
     for key, distribution in now.items():
@@ -169,5 +169,5 @@ def check_same_space(before: Mapping[str, str], space: Sequence[Parameter]) -> N
             check_distribution_compatibility(known, distribution)
         except ValueError as error:
             raise ConfigError(
-                f"{key} was searched in {known} and cannot go on in {distribution}; start a new search"
+                f"{key} was searched in {known} and cannot be resumed in {distribution}; start a new search"
             ) from error

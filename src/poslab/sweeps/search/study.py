@@ -36,7 +36,7 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
         "space": stored_form(space),
         "settings": fixed_settings(sweep, fixed),
     }
-    nothing = f"{folder} holds no search that can go on"
+    nothing = f"{folder} holds no search that can be resumed"
     if resumes and options.storage is None and not (folder / JOURNAL_FILE).exists():
         raise ConfigError(
             f"{nothing} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or the folder of one"
@@ -56,7 +56,7 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(
                 f"hydra.sweeper.storage={options.storage} holds a study '{name}' already; "
-                f"go on with it by sweep.resume={folder}, or choose another hydra.sweep.dir"
+                f"resume it with sweep.resume={folder}, or choose another hydra.sweep.dir"
             ) from error
     if resumes:
         check_same(study.user_attrs, description, space, folder)
@@ -83,7 +83,7 @@ def check_same(before: dict[str, Any], now: dict[str, Any], space: Sequence[Para
         raise ConfigError(f"{folder} was stopped before its first trial; start a new search")
     if before["objectives"] != now["objectives"]:
         then, here = (", ".join(" ".join(goal) for goal in stored["objectives"]) for stored in (before, now))
-        raise ConfigError(f"{folder} searches for {then} and cannot go on for {here}; start a new search")
+        raise ConfigError(f"{folder} searches for {then}, not for {here}; start a new search")
     check_same_space(before["space"], space)
     if changes := differences(before["settings"], now["settings"]):
-        raise ConfigError(f"{folder} cannot go on with other settings: {changes}; give the old ones, or start anew")
+        raise ConfigError(f"{folder} cannot be resumed with other settings: {changes}; give the old ones")
