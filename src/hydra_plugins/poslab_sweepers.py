@@ -59,17 +59,22 @@ class OwnSweeper(BasicSweeper):
 
     def opened(self, arguments: list[str]) -> "tuple[Sweep, list[Override]]":
         """The sweep and its overrides: those typed, and those of an experiment whose keys were not typed."""
+        from poslab.config.composing import Composer
         from poslab.sweeps.sweep import Sweep
 
         assert self.config is not None
         assert self.launcher is not None
         assert self.hydra_context is not None
-        loader = self.hydra_context.config_loader
-        parser = OverridesParser.create(config_loader=loader)
+        # The launcher has the same context, and composes its jobs with this.
+        composer = self.hydra_context.config_loader
+        if not isinstance(composer, Composer):
+            composer = Composer(composer.get_search_path())
+            self.hydra_context.config_loader = composer
+        parser = OverridesParser.create(config_loader=composer)
         typed = parser.parse_overrides(arguments)
         keys = {override.key_or_group for override in typed}
         planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
-        return Sweep(self.config, self.launcher, loader), [*planned, *typed]
+        return Sweep(self.config, self.launcher, composer), [*planned, *typed]
 
 
 class GridSweeper(OwnSweeper):

@@ -1,13 +1,17 @@
 """The part that all pools share: order, lost jobs, signals, errors."""
 
 import os
+import pickle
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf
 
 from poslab import launchers
 from poslab.errors import LostJobError
@@ -48,12 +52,16 @@ class FakePool(launchers.Pool[int]):
         self.stopped = [call.overrides[0] for call in self.running]
 
 
-def launch(pool: launchers.Pool[Any], n_jobs: int, folder: Path) -> list[JobReturn]:
-    from hydra.types import HydraContext
-    from omegaconf import OmegaConf
+class FakeLoader:
+    """Composes a job from what was typed for it."""
 
+    def load_sweep_config(self, config: DictConfig, overrides: list[str]) -> DictConfig:
+        return OmegaConf.create({"typed": overrides})
+
+
+def launch(pool: launchers.Pool[Any], n_jobs: int, folder: Path) -> list[JobReturn]:
     config = OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}, "hydra_logging": None, "verbose": False}})
-    context = HydraContext(config_loader=None, callbacks=None)  # type: ignore[arg-type]
+    context = HydraContext(config_loader=FakeLoader(), callbacks=None)  # type: ignore[arg-type]
     return launchers.launch(pool, context, print, config, [[f"job{number}"] for number in range(n_jobs)], 0)
 
 
@@ -67,6 +75,17 @@ def test_returns_come_in_the_order_of_the_jobs_and_never_more_run_than_may(tmp_p
     assert [ended.return_value for ended in launch(pool, 5, tmp_path)] == [f"job{number}" for number in range(5)]
     assert pool.most == 2
     assert pool.stopped is None
+
+
+def test_a_job_is_sent_with_its_configuration_and_reads_no_file(tmp_path: Path):
+    GlobalHydra.instance()
+    sent: list[launchers.Call] = []
+    pool = FakePool()
+    pool.at_end = lambda: sent.extend(pool.running[:1])
+    launch(pool, 3, tmp_path)
+    assert [pickle.loads(call.config) for call in sent] == [{"typed": ["job1"]}, {"typed": ["job2"]}]
+    assert not any(b"FakeLoader" in pickle.dumps(vars(call) | {"singletons": None}) for call in sent)
+    assert not any(GlobalHydra in call.singletons["instances"] for call in sent), "it has a loader too"
 
 
 def test_a_lost_job_is_tried_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

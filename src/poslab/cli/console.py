@@ -16,6 +16,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from poslab.cli.explain import debugging, explain
@@ -125,7 +126,9 @@ def job_errors(config_dir: Path) -> AbstractContextManager[None]:
 def folder_and_overrides() -> tuple[Path, list[str]]:
     """The folder of this process's job, and the overrides that make the job different."""
     hydra = HydraConfig.get()
-    return Path(hydra.runtime.output_dir), job_overrides(hydra.overrides.task)
+    # As typed: ${data.batch_size} cannot be resolved in Hydra's part of the configuration.
+    typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return Path(hydra.runtime.output_dir), job_overrides(typed)
 
 
 def in_sweep() -> bool:

@@ -170,7 +170,8 @@ def _explain_hydra(error: BaseException, config_dir: Path) -> str:
 
 def _nearest_key(name: str, config_dir: Path) -> str:
     """A hint at the most similar key of the default configuration and the groups."""
-    keys = _known_keys(config_dir)
+    # Another option may have the key that was typed.
+    keys = [key for key in _known_keys(config_dir) if key != name]
     prefix, _, leaf = name.rpartition(".")
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == prefix}
     # First the same name under a missing or wrong prefix (d_model for model.d_model), then a similar one beside it.

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
@@ -36,10 +38,19 @@ Handle = TypeVar("Handle")
 
 @dataclass
 class Call:
-    """One job, pickled and sent to the process that runs it."""
+    """One job, pickled and sent to the process that runs it.
 
-    hydra_context: HydraContext
-    config: DictConfig
+    Attributes:
+        callbacks: Hydra's, of the job.
+        config: of the job, composed and pickled, so that the other process reads no configuration file.
+        task_function: what a job does.
+        singletons: Hydra's state.
+        overrides: what makes the job different.
+        number: of the job.
+    """
+
+    callbacks: Any
+    config: bytes
     task_function: TaskFunction
     singletons: dict[Any, Any]
     overrides: Sequence[str]
@@ -50,7 +61,7 @@ class Call:
         setup_globals()
         Singleton.set_state(self.singletons)
         try:
-            config = self.hydra_context.config_loader.load_sweep_config(self.config, list(self.overrides))
+            config = pickle.loads(self.config)
             with open_dict(config):
                 config.hydra.job.id = f"{config.hydra.job.name}_{self.number}"
                 config.hydra.job.num = self.number
@@ -66,7 +77,8 @@ class Call:
                 config=config,
                 job_dir_key="hydra.sweep.dir",
                 job_subdir_key="hydra.sweep.subdir",
-                hydra_context=self.hydra_context,
+                # Hydra reads only the callbacks. The loader would be sent with the configurations of all jobs.
+                hydra_context=HydraContext(config_loader=cast(ConfigLoader, None), callbacks=self.callbacks),
             )
         except (KeyboardInterrupt, SystemExit) as stopped:
             self.on_stop(stopped)
@@ -170,8 +182,12 @@ def launch(
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir).absolute()
     state = Singleton.get_state()
+    # Without its loader, which has the configurations of all jobs.
+    state["instances"] = {kind: one for kind, one in state["instances"].items() if kind is not GlobalHydra}
+    loader, callbacks = hydra_context.config_loader, hydra_context.callbacks
+    composed = [pickle.dumps(loader.load_sweep_config(config, list(overrides))) for overrides in job_overrides]
     calls = {
-        number: pool.call_type(hydra_context, config, task_function, state, list(overrides), first + number)
+        number: pool.call_type(callbacks, composed[number], task_function, state, list(overrides), first + number)
         for number, overrides in enumerate(job_overrides)
     }
     report = Report(folder, len(calls))

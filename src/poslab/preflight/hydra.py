@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from poslab.cli.console import one_line_errors
 from poslab.cli.explain import main_config_dir
 from poslab.config import schema
+from poslab.config.composing import compose_by_files_read_once
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
 from poslab.system.ranks import is_rank_zero, started_by_first_rank
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def require_preflight() -> None:
-    """Register the callback, also for a configuration without Hydra settings of its own, such as a stored one."""
+    """Register the callback, also for a configuration without Hydra settings of its own, such as a stored one.
+
+    Also lets Hydra compose as a sweep needs it.
+    """
+    compose_by_files_read_once()
     callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
     ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
 
@@ -62,7 +67,10 @@ def check_names(config: DictConfig) -> None:
         ConfigError: names the value and the way out.
     """
     # Hydra resolves these only after it has made the folder, and without the other settings.
-    OmegaConf.to_container(OmegaConf.masked_copy(config, "hydra").hydra.job, resolve=True)
+    alone = OmegaConf.masked_copy(config, "hydra").hydra.job
+    # Made of the overrides as typed, which may refer to the other settings; nothing reads it.
+    alone.override_dirname = ""
+    OmegaConf.to_container(alone, resolve=True)
     subdir, job = config.hydra.output_subdir, config.hydra.job.name
     if subdir is not None and (os.path.normpath(subdir) == "." or subdir.startswith(("/", "..")) or too_long(subdir)):
         raise ConfigError(

@@ -1,17 +1,23 @@
 """The folder of a sweep and the jobs that it lists."""
 
 import json
+import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from poslab.config.overrides import job_overrides
+from poslab.config.identity import NOT_IN_IDENTITY, Role, differences, flat, identity, role_of, without
+from poslab.config.overrides import job_overrides, key_of
 from poslab.errors import ConfigError
-from poslab.runs.names import EVENTS, SUPERSEDED
+from poslab.runs.names import CONFIG_FILE, EVENTS, SUPERSEDED
+from poslab.runs.settings import stored_settings
 from poslab.system.files import check_writable
+
+log = logging.getLogger(__name__)
 
 PLAN_FILE = "sweep.json"
 
@@ -26,6 +32,7 @@ class Job:
         name: of its folder.
         reason: why it cannot be run, else empty.
         state: the status in its folder before this sweep began; ``new`` if there was none.
+        settings: all of its resolved settings, flat; empty where it cannot be run, and in the plans of older versions.
     """
 
     overrides: list[str]
@@ -33,6 +40,7 @@ class Job:
     name: str = ""
     reason: str = ""
     state: str = "new"
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def typed(self) -> str:
@@ -62,6 +70,80 @@ def sweep_folder(config: DictConfig) -> Path:
     if not os.path.exists(Path(wanted) / PLAN_FILE):
         raise ConfigError(f"sweep.resume={wanted} holds no sweep ({PLAN_FILE} is missing); give the folder of one")
     return Path(wanted)
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one job, flat, without those of a whole sweep."""
+    return without(flat(config), Role.HYDRA, Role.RESTART)
+
+
+def settings_in(folder: Path) -> dict[str, Any]:
+    """The settings that a job stored in its folder; empty if it was stopped before that.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    return settings_of(stored_settings(folder)) if os.path.exists(folder / CONFIG_FILE) else {}
+
+
+def read_jobs(path: Path) -> list[Job]:
+    """The jobs that an earlier start of a sweep listed in a file; empty if there is no file or it is damaged."""
+    known = {one.name for one in fields(Job)}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return [Job(**{key: value for key, value in entry.items() if key in known}) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, AttributeError) as error:
+        log.warning("%s cannot be read (%s); it is written again", path, type(error).__name__)
+        return []
+
+
+class EarlierJobs:
+    """The jobs that an earlier start of a sweep has listed, to notice that the configuration files have changed.
+
+    Args:
+        folder: of the sweep.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._by_words = {words_of(job): job for job in read_jobs(folder / PLAN_FILE)}
+
+    def refuse_changes(self, job: Job) -> None:
+        """Refuse a job whose words were typed before and meant other settings.
+
+        Raises:
+            ConfigError: names each setting that differs, with both values.
+        """
+        before = self._by_words.get(words_of(job))
+        if before is None or before.key == job.key:
+            return
+        settings = before.settings or settings_in(self.folder / before.name)
+        if settings and (changes := differences(identity(settings), identity(job.settings))):
+            raise ConfigError(
+                f"{self.folder} was started with other settings for {job.typed}: {changes}; change the configuration "
+                "files back, or start a new sweep"
+            )
+
+
+def words_of(job: Job) -> frozenset[str]:
+    """What was typed for a job and decides its result, in any order."""
+    return frozenset(one for one in job.overrides if role_of(key_of(one)) not in NOT_IN_IDENTITY)
+
+
+def refuse_other_settings(folder: Path, job: Job) -> None:
+    """Refuse a folder whose run has other settings than the job that its name says.
+
+    Raises:
+        ConfigError: names each setting that differs, with both values.
+    """
+    settings = settings_in(folder)
+    if settings and (changes := differences(identity(settings), identity(job.settings))):
+        raise ConfigError(
+            f"{folder} was trained with other settings than its name says: {changes}; move it away, and the job is run "
+            "again"
+        )
 
 
 def supersede(folder: Path, name: str) -> None:

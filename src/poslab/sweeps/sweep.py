@@ -4,26 +4,36 @@ Hydra's launcher runs the jobs. The sweep reads only their folders, so it works 
 """
 
 import logging
+import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from poslab.build import build_task
 from poslab.cli.explain import one_line
+from poslab.config.composing import Composer
 from poslab.config.identity import job_key
 from poslab.config.overrides import override
-from poslab.config.schema import TrainConfig, checked
+from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
-from poslab.preflight.checks import check_buildable
 from poslab.preflight.ranks import check_alone
 from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
 from poslab.runs.result import stored_result
+from poslab.sweeps.checking import checked_job, composed_job, ready_to_run
 from poslab.sweeps.grid import job_label, varying_keys
-from poslab.sweeps.plan import PLAN_FILE, Job, as_json, supersede, sweep_folder
+from poslab.sweeps.plan import (
+    PLAN_FILE,
+    EarlierJobs,
+    Job,
+    as_json,
+    refuse_other_settings,
+    settings_of,
+    supersede,
+    sweep_folder,
+)
 from poslab.system.devices import check_device
 from poslab.system.files import write_atomically
 from poslab.system.shell import shell_quoted, tensorboard_command
@@ -43,15 +53,16 @@ class Sweep:
     Args:
         config: of the multirun, with Hydra's own part.
         launcher: runs the jobs.
-        loader: composes a job's configuration.
+        composer: composes a job's configuration, and gives it to the launcher.
     """
 
-    def __init__(self, config: DictConfig, launcher: Launcher, loader: ConfigLoader) -> None:
+    def __init__(self, config: DictConfig, launcher: Launcher, composer: Composer) -> None:
         check_alone()
         self.config = config
         self.launcher = launcher
-        self.loader = loader
+        self.composer = composer
         self.folder = sweep_folder(config)
+        self.earlier = EarlierJobs(self.folder)
         self.jobs: dict[str, Job] = {}
         self.invalid: list[Job] = []
         self._notes: set[str] = set()
@@ -95,18 +106,20 @@ class Sweep:
             if job.reason:
                 self.invalid.append(job)
             else:
-                self.jobs.setdefault(job.key, job)
+                self.jobs.setdefault(job.name, job)
         return added
 
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
         job = Job(overrides)
         try:
-            composed, note = self.composed(overrides)
+            composed, checked, note = self.composed(overrides, varying)
         except ConfigError as error:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
             return job
-        job.key = job_key(composed)
+        job.key = job_key(checked)
+        job.settings = settings_of(asdict(checked))
+        self.earlier.refuse_changes(job)
         if note and note not in self._notes:
             self._notes.add(note)
             log.info("note   %s", note)
@@ -115,22 +128,31 @@ class Sweep:
         job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
         # A folder without a readable status was claimed and not finished.
         job.state = self.result(job).get("status") or ("interrupted" if known else "new")
+        if job.state != "failed":
+            refuse_other_settings(self.folder / job.name, job)
+        ready = ready_to_run(composed, checked, job.name, str(self.folder.absolute()))
+        self.composer.jobs[job.name] = pickle.dumps(ready)
         return job
 
-    def composed(self, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
+    def composed(self, overrides: Sequence[str], varying: set[str]) -> tuple[DictConfig, TrainConfig, str]:
         """Compose one job and check it, also on the devices of the launcher's workers.
 
+        Args:
+            overrides: of the job.
+            varying: the keys that differ between jobs.
+
         Returns:
-            the job, and what a person should know about its positions; empty for most.
+            the job as composed and as checked, and what a person should know about its positions; empty for most.
 
         Raises:
             ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
         """
-        job, note = checked_job(self.loader.load_sweep_config(self.config, list(overrides)))
+        composed = composed_job(self.composer, self.config, overrides, varying)
+        job, note = checked_job(composed)
         # Hydra's own launcher runs the job in this process.
         check = self.launcher.pool.check_devices if hasattr(self.launcher, "pool") else check_device
         check(job.trainer.accelerator, job.trainer.devices)
-        return job, note
+        return composed, job, note
 
     def result(self, job: Job) -> dict[str, Any]:
         """What a job stored in ``result.json``; empty if it stored nothing or cannot be run."""
@@ -250,21 +272,3 @@ class Sweep:
 def diverged_replicas(result: Mapping[str, Any]) -> str:
     """Which replicas of a completed job diverged, as its error says; empty if none did."""
     return str(result.get("error") or "") if result.get("status") == "completed" else ""
-
-
-def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:
-    """One job's configuration, checked as far as possible without training, and the note of its position scheme.
-
-    Raises:
-        ConfigError, omegaconf.errors.OmegaConfBaseException: it cannot be run.
-    """
-    job = checked(composed)
-    learner = check_buildable(job, build_task(job))
-    if job.trainer.strategy != "auto":
-        raise ConfigError(
-            f"trainer={job.trainer.strategy} starts its processes by typing the command again, the whole sweep; run it "
-            "alone"
-        )
-    if job.ckpt_path is not None:
-        raise ConfigError("ckpt_path starts one run, and a sweep has many; sweep.resume resumes all of them")
-    return job, learner.model_of(0).positions.note

@@ -1,6 +1,5 @@
 """Asks Optuna for trials, runs them as jobs of a sweep and tells it the results; `Search.run` reads top to bottom."""
 
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -11,9 +10,10 @@ from hydra.core.override_parser.types import Override
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from poslab.config.overrides import key_of
 from poslab.errors import PrunedError
 from poslab.runs.names import INVALID_FILE
-from poslab.sweeps.plan import PLAN_FILE, Job, as_json
+from poslab.sweeps.plan import PLAN_FILE, Job, as_json, read_jobs
 from poslab.sweeps.search.objectives import check_objectives, reached
 from poslab.sweeps.search.options import Options, build_sampler, open_storage, quiet
 from poslab.sweeps.search.pruning import PRUNING_FILE
@@ -44,6 +44,10 @@ def run_search(sweep: Sweep, given: Sequence[Override], options: dict[str, Any])
     """
     checked_options = Options(**options)
     space, fixed = split_space(given)
+    for parameter in space:
+        if sweep.composer.is_group(parameter.key):
+            # Now, because an option may be drawn long after its file was changed.
+            sweep.composer.read(parameter.key, [str(option) for option in parameter.values or ()])
     if checked_options.sampler == "grid":
         build_sampler(checked_options, space, 0)
     check_objectives(checked_options.goals, sample_jobs(sweep, space, fixed))
@@ -134,7 +138,7 @@ class Search:
                     self.tell(number)
                 self.sweep.refuse_invalid()
             # Two trials may be the same job, which then runs once.
-            due = {job.key: (number, job) for number, job in jobs.items() if not job.reason and not self._pruned(job)}
+            due = {job.name: (number, job) for number, job in jobs.items() if not job.reason and not self._pruned(job)}
             self._offer_pruning({job.name: number for number, job in due.values()})
             self.sweep.launch([job for _, job in due.values()])
             for number in jobs:
@@ -226,13 +230,25 @@ class Search:
         """Read the jobs of ended trials from the sweep's folder, which is faster than composing each again."""
         sweep = self.sweep
         plan, invalid = (read_jobs(sweep.folder / name) for name in (PLAN_FILE, INVALID_FILE))
-        sweep.jobs |= {job.key: job for job in plan}
+        sweep.jobs |= {job.name: job for job in plan}
         sweep.invalid += invalid
+        self._refuse_changed_files(plan)
         known = {tuple(job.overrides): job for job in (*plan, *invalid)}
         for trial in self.trials():
             if trial.state.is_finished() and "overrides" in trial.user_attrs:
                 job = known.get(tuple(trial.user_attrs["overrides"]))
                 self.jobs[trial.number] = job or self._jobs_of([trial])[0]
+
+    def _refuse_changed_files(self, plan: Sequence[Job]) -> None:
+        """Compose one ended job of each combination of options again, to notice changed configuration files.
+
+        Raises:
+            ConfigError: names the setting that differs.
+        """
+        by_options: dict[tuple[str, ...], Job] = {}
+        for job in plan:
+            by_options[tuple(one for one in job.overrides if self.sweep.composer.is_group(key_of(one)))] = job
+        self.sweep.add([job.overrides for job in by_options.values()], set(self.space))
 
     def _jobs_of(self, trials: Sequence[FrozenTrial]) -> list[Job]:
         return self.sweep.add([trial.user_attrs["overrides"] for trial in trials], set(self.space))
@@ -255,10 +271,3 @@ class Search:
             "trials": trials,
         }
         write_atomically(self.sweep.folder / PRUNING_FILE, as_json(content))
-
-
-def read_jobs(path: Path) -> list[Job]:
-    """The jobs that an earlier start of a sweep listed in a file; empty if there is no file."""
-    if not path.exists():
-        return []
-    return [Job(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]

@@ -37,7 +37,7 @@ def sample_jobs(sweep: Sweep, space: Sequence[Parameter], fixed: Sequence[str]) 
             continue
         tried.add(settings)
         try:
-            job, _ = sweep.composed([*fixed, *settings])
+            _, job, _ = sweep.composed([*fixed, *settings], {parameter.key for parameter in space})
         except Exception as error:
             reason = explain(error, main_config_dir(sweep.config))
             if reason.startswith("unknown key"):

@@ -68,7 +68,7 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
 
 def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
     """The settings that all trials share and that decide results, in the form in which JSON returns them."""
-    composed = sweep.loader.load_sweep_config(sweep.config, list(fixed))
+    composed = sweep.composer.load_sweep_config(sweep.config, list(fixed))
     with_hydra: Any = OmegaConf.to_container(composed, resolve=False)
     return dict(json.loads(json.dumps(identity(with_hydra))))
 
