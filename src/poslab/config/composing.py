@@ -12,8 +12,13 @@ import hydra._internal.hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
 from omegaconf import DictConfig
+
+from poslab.config.identity import Role, role_of
+from poslab.config.overrides import key_of
 
 
 class FilesReadOnce(ConfigRepository):
@@ -37,10 +42,11 @@ class FilesReadOnce(ConfigRepository):
 
 
 class Composer(ConfigLoaderImpl):
-    """Hydra's loader with two changes.
+    """Hydra's loader with three changes.
 
     - It reads each file once.
     - It gives a launcher the configurations that a sweep has checked, instead of composing them again.
+    - In a sweep, a setting such as ``pos.base=500`` is applied to each job and need not exist in the default option.
 
     Attributes:
         jobs: the configuration of each job of the sweep, by the name of its folder; pickled, which takes a tenth of the
@@ -51,6 +57,31 @@ class Composer(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self.repository = FilesReadOnce(config_search_path)
         self.jobs: dict[str, bytes] = {}
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        options = (run_mode, from_shell, validate_sweep_overrides)
+        try:
+            return super().load_configuration(config_name, overrides, *options)
+        except ConfigCompositionException:
+            without = [one for one in overrides if not is_setting_of_a_job(one)]
+            if run_mode != RunMode.MULTIRUN or len(without) == len(overrides):
+                raise
+            try:
+                config = super().load_configuration(config_name, without, *options)
+            except ConfigCompositionException:
+                config = None
+            if config is None:
+                raise
+        # The sweeper reads here what was typed.
+        config.hydra.overrides.task = [one for one in overrides if role_of(key_of(one)) is not Role.HYDRA]
+        return config
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         prefix = "hydra.sweep.subdir="
@@ -69,6 +100,12 @@ class Composer(ConfigLoaderImpl):
         for option in options:
             if self.repository.config_exists(f"{group}/{option}"):
                 self.repository.load_config(f"{group}/{option}")
+
+
+def is_setting_of_a_job(override: str) -> bool:
+    """Whether an override sets one value of a job, ``pos.base=500``, and not a choice or a setting of the sweep."""
+    key = key_of(override)
+    return "." in key and key.partition(".")[0] != "comparison" and role_of(key) not in (Role.HYDRA, Role.RESTART)
 
 
 def compose_by_files_read_once() -> None:

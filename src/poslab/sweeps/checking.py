@@ -1,18 +1,21 @@
 """Composes and checks one job of a sweep, as far as that is possible without training."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from poslab.build import build_task
 from poslab.config.composing import Composer
+from poslab.config.identity import flat
+from poslab.config.overrides import key_of
+from poslab.config.rules import did_you_mean
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.preflight.checks import check_buildable
-
-# What a job's configuration cannot change, because the sweep has begun with the values of its own.
-OF_THE_SWEEP = ("sweep", "comparison", "hydra.launcher", "hydra.sweeper", "hydra.sweep.dir", "hydra.hydra_logging")
 
 
 def composed_job(
@@ -27,10 +30,22 @@ def composed_job(
         varying: the keys that differ between jobs.
 
     Raises:
-        ConfigError: an option of this job has not a setting that others may have.
+        ConfigError: an option of this job does not have a setting that those of other jobs may have.
         hydra.errors.HydraException, omegaconf.errors.OmegaConfBaseException: a mistake in what was typed.
     """
-    return composer.load_sweep_config(sweep, list(overrides))
+    try:
+        return composer.load_sweep_config(sweep, list(overrides))
+    except ConfigCompositionException as error:
+        unknown = re.search(r"Could not (?:override|delete from config\.) '([^']+)'", str(error))
+        group, _, name = unknown.group(1).partition(".") if unknown else ("", "", "")
+        if not (name and composer.is_group(group) and any(map(composer.is_group, varying))):
+            raise
+        others = [one for one in overrides if not key_of(one).startswith(f"{group}.")]
+        composed = composer.load_sweep_config(sweep, others)
+        option = composed.hydra.runtime.choices[group]
+        settings: Any = OmegaConf.to_container(composed[group])
+        known = [key for key in flat(settings) if key != "_target_"]
+        raise ConfigError(f"{group}={option} has no setting {name}{did_you_mean(name, known)}") from error
 
 
 def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:

@@ -163,3 +163,13 @@ def test_n_jobs_are_launched_together(console: Console) -> None:
     assert console(RATE, "hydra.sweeper.n_trials=10", "hydra.sweeper.n_jobs=4", *QUICK) == 0
     assert [len(batch) for batch in console.launchers[0].batches] == [4, 4, 2]
     assert len({job["optimizer.lr"] for job in console.jobs()}) == 10
+
+
+def test_a_setting_that_some_options_lack_is_no_mistake(console: Console) -> None:
+    assert (
+        console("pos=rope,none", "pos.base=500", "hydra.sweeper.n_trials=2", *QUICK, play=lambda _: completed(1.0)) == 0
+    )
+    assert len(console.found()["trials"]) == 2
+    assert console("pos=rope,none", "pos.bse=500", "hydra.sweeper.n_trials=2", *QUICK) == 1
+    assert "none of 2 combinations tried can be run; the first: pos=" in console.err
+    assert "has no setting bse" in console.err

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from optuna.samplers import RandomSampler
 from optuna.study import StudyDirection
 
+from poslab.config.composing import is_setting_of_a_job
 from poslab.config.identity import differences, identity
+from poslab.config.overrides import key_of
 from poslab.errors import ConfigError
 from poslab.sweeps.search.options import JOURNAL_FILE, Options, open_storage, quiet
 from poslab.sweeps.search.space import Parameter, check_same_space, stored_form
@@ -68,9 +71,18 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
 
 def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
     """The settings that all trials share and that decide results, in the form in which JSON returns them."""
-    composed = sweep.composer.load_sweep_config(sweep.config, list(fixed))
-    with_hydra: Any = OmegaConf.to_container(composed, resolve=False)
-    return dict(json.loads(json.dumps(identity(with_hydra))))
+
+    def composed(overrides: Sequence[str]) -> Any:
+        return OmegaConf.to_container(sweep.composer.load_sweep_config(sweep.config, list(overrides)), resolve=False)
+
+    try:
+        settings = identity(composed(fixed))
+    except ConfigCompositionException:
+        # Only some of the options that are searched have one of these settings; they are stored as typed.
+        choices = [one for one in fixed if not is_setting_of_a_job(one)]
+        typed = [one for one in fixed if is_setting_of_a_job(one)]
+        settings = identity(composed(choices)) | {key_of(one): one.partition("=")[2] for one in typed}
+    return dict(json.loads(json.dumps(settings)))
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], space: Sequence[Parameter], folder: Path) -> None:
