@@ -3,6 +3,7 @@
 Each `sweep` imports what it needs, because Hydra imports this module at every start, also for --help.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +71,17 @@ class OwnSweeper(BasicSweeper):
         if not isinstance(composer, Composer):
             composer = Composer(composer.get_search_path())
             self.hydra_context.config_loader = composer
-        parser = OverridesParser.create(config_loader=composer)
-        typed = parser.parse_overrides(arguments)
-        keys = {override.key_or_group for override in typed}
-        planned = [each for each in parser.parse_overrides(self._parse_config()) if each.key_or_group not in keys]
-        return Sweep(self.config, self.launcher, composer), [*planned, *typed]
+        sweep = Sweep(self.config, self.launcher, composer)
+        return sweep, with_planned(
+            self.params, OverridesParser.create(config_loader=composer).parse_overrides(arguments)
+        )
+
+
+def with_planned(params: Mapping[str, str], typed: "list[Override]") -> "list[Override]":
+    """The settings that an experiment sweeps and that were not typed, and what was typed."""
+    keys = {override.key_or_group for override in typed}
+    planned = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
+    return [*(each for each in planned if each.key_or_group not in keys), *typed]
 
 
 class GridSweeper(OwnSweeper):
@@ -90,10 +97,17 @@ class GridSweeper(OwnSweeper):
         self.jobs = list(jobs or [])
 
     def sweep(self, arguments: list[str]) -> Any:
+        from poslab.sweeps.experiments import each_experiment
         from poslab.sweeps.grid import with_jobs
 
         sweep, given = self.opened(arguments)
-        return sweep.run_grid(with_jobs(self.split_arguments(given, None)[0], self.jobs))
+        grid = with_jobs(self.split_arguments(given, None)[0], self.jobs)
+        if experiments := each_experiment(sweep, given):
+            grid = []
+            for one in experiments:
+                overrides = with_planned(one.params, one.given)
+                grid += with_jobs(self.split_arguments(overrides, None)[0], one.jobs)
+        return sweep.run_grid(grid)
 
 
 class OptunaSweeper(OwnSweeper):
@@ -107,6 +121,9 @@ class OptunaSweeper(OwnSweeper):
         from poslab.launchers.pool import load
 
         load("optuna", "hydra/sweeper=optuna", "optuna")
+        from poslab.sweeps.experiments import refuse_planned
         from poslab.sweeps.search.loop import run_search
 
-        return run_search(*self.opened(arguments), self.options)
+        sweep, given = self.opened(arguments)
+        refuse_planned(sweep, given)
+        return run_search(sweep, given, self.options)

@@ -12,6 +12,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
+from poslab.config.overrides import key_of
 from poslab.config.schema import TrainConfig, checked
 from poslab.runs.folder import RunFolder
 from poslab.runs.result import Result
@@ -80,7 +81,8 @@ class Sweeps:
                 patch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: None)
             patch.setattr("poslab.comparison.write_comparison", _no_comparison)
             self.capsys.readouterr()
-            end = typed(self.folder, *flags, *SMALL, *words)
+            keys = {key_of(word) for word in words}
+            end = typed(self.folder, *flags, *(word for word in SMALL if key_of(word) not in keys), *words)
         self.said = self.capsys.readouterr().out
         logging.captureWarnings(False)
         return end

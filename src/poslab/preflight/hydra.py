@@ -15,6 +15,7 @@ from poslab.config import schema
 from poslab.config.composing import compose_by_files_read_once
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
+from poslab.preflight.words import check_words
 from poslab.system.ranks import is_rank_zero, started_by_first_rank
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Preflight(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with one_line_errors(main_config_dir(config)):
+            check_words(config, in_a_sweep=True)
             check_names(config)
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -52,7 +54,8 @@ class Preflight(Callback):
         with one_line_errors(main_config_dir(config)):
             from poslab.preflight.checks import preflight
 
-            # First, because the name of the folder depends on the configuration.
+            check_words(config, in_a_sweep=False)
+            # Before the names, because the name of the folder depends on the configuration.
             job = schema.checked(config)
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]

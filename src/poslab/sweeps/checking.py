@@ -1,7 +1,7 @@
 """Composes and checks one job of a sweep, as far as that is possible without training."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from poslab.config.rules import did_you_mean
 from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.preflight.checks import check_buildable
+from poslab.sweeps.plan import Job, only
 
 
 def composed_job(
@@ -64,6 +65,53 @@ def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:
     if job.ckpt_path is not None:
         raise ConfigError("ckpt_path starts one run, and a sweep has many; sweep.resume resumes all of them")
     return job, learner.model_of(0).positions.note
+
+
+def settings_of_the_sweep(config: DictConfig) -> dict[str, Any]:
+    """The settings of a whole sweep in a configuration, flat and as written."""
+    hydra = config.hydra
+    parts = {
+        "sweep": config.sweep,
+        "comparison": config.comparison,
+        "hydra.launcher": hydra.launcher,
+        "hydra.sweeper": hydra.sweeper,
+        "hydra.sweep": hydra.sweep,
+        "hydra.callbacks": hydra.callbacks,
+        "hydra.hydra_logging": hydra.hydra_logging,
+    }
+    found: dict[str, Any] = {key: OmegaConf.to_container(part, resolve=False) for key, part in parts.items()}
+    return flat(found)
+
+
+def refuse_settings_of_the_sweep(
+    own: Mapping[str, Any], sweep: DictConfig, composed: DictConfig, job: Job, varying: Collection[str]
+) -> None:
+    """Refuse a swept option that sets what holds for the whole sweep, which has begun without it.
+
+    Args:
+        own: `settings_of_the_sweep` of the sweep itself.
+        sweep: configuration of the multirun.
+        composed: configuration of the job.
+        job: with its overrides.
+        varying: the keys that differ between jobs.
+
+    Raises:
+        ConfigError: names the option and the setting.
+    """
+    # A search composes its jobs without what was typed for the search.
+    typed: Any = OmegaConf.to_container(sweep.hydra.overrides.task, resolve=False)
+    known = [key_of(one) for one in typed]
+    if "experiment" in varying:
+        # The grid of each experiment is a part of the sweep's.
+        known += ["hydra.sweeper.params", "hydra.sweeper.jobs"]
+    found = settings_of_the_sweep(composed)
+    for key in sorted(found.keys() | own.keys()):
+        if found.get(key) != own.get(key) and not only(known, {key: None}):
+            options = [one for one in job.overrides if key_of(one) in varying and "." not in key_of(one)]
+            raise ConfigError(
+                f"{' '.join(options)} sets {key}, which holds for a whole sweep and not for one of its jobs; type it, "
+                "or run this choice in a sweep of its own"
+            )
 
 
 def ready_to_run(composed: DictConfig, job: TrainConfig, subdir: str, folder: str) -> DictConfig:

@@ -1,9 +1,10 @@
 """The folder of a sweep and the jobs that it lists."""
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ def sweep_folder(config: DictConfig) -> Path:
     """
     new = Path(config.hydra.sweep.dir)
     wanted = config.sweep.resume
+    typed = any(key_of(one) == "hydra.sweep.dir" for one in config.hydra.overrides.hydra)
+    if typed and wanted not in (None, "latest") and Path(wanted).resolve() != new.resolve():
+        raise ConfigError(
+            f"sweep.resume={wanted} and hydra.sweep.dir={new} name two folders; leave hydra.sweep.dir out"
+        )
     if wanted is None:
         check_writable(new, "hydra.sweep.dir")
         if (new / PLAN_FILE).exists():
@@ -84,6 +90,16 @@ def settings_in(folder: Path) -> dict[str, Any]:
         ConfigError: they cannot be read.
     """
     return settings_of(stored_settings(folder)) if os.path.exists(folder / CONFIG_FILE) else {}
+
+
+def only(keys: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of these keys, and of the parts that these keys choose."""
+    return {name: value for name, value in settings.items() if any(f"{name}.".startswith(f"{key}.") for key in keys)}
+
+
+def short_hash(settings: Mapping[str, Any]) -> str:
+    """Four characters that differ where the settings do."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:4]
 
 
 def read_jobs(path: Path) -> list[Job]:

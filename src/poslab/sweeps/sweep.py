@@ -22,15 +22,24 @@ from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_alone
 from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
 from poslab.runs.result import stored_result
-from poslab.sweeps.checking import checked_job, composed_job, ready_to_run
+from poslab.sweeps.checking import (
+    checked_job,
+    composed_job,
+    ready_to_run,
+    refuse_settings_of_the_sweep,
+    settings_of_the_sweep,
+)
 from poslab.sweeps.grid import job_label, varying_keys
 from poslab.sweeps.plan import (
     PLAN_FILE,
     EarlierJobs,
     Job,
     as_json,
+    only,
     refuse_other_settings,
+    settings_in,
     settings_of,
+    short_hash,
     supersede,
     sweep_folder,
 )
@@ -63,8 +72,10 @@ class Sweep:
         self.composer = composer
         self.folder = sweep_folder(config)
         self.earlier = EarlierJobs(self.folder)
+        self._own_settings = settings_of_the_sweep(config)
         self.jobs: dict[str, Job] = {}
         self.invalid: list[Job] = []
+        self.repeated: list[Job] = []
         self._notes: set[str] = set()
         with open_dict(config):
             config.hydra.sweep.dir = str(self.folder)
@@ -101,12 +112,16 @@ class Sweep:
             a job for each combination, with a reason where it cannot be run.
         """
         varying = varying_keys(grid) if varying is None else varying
-        added = [self._job(list(overrides), varying) for overrides in grid]
-        for job in added:
+        added = []
+        for overrides in grid:
+            job = self._job(list(overrides), varying)
+            added.append(job)
             if job.reason:
                 self.invalid.append(job)
+            elif job.name in self.jobs:
+                self.repeated.append(job)
             else:
-                self.jobs.setdefault(job.name, job)
+                self.jobs[job.name] = job
         return added
 
     def _job(self, overrides: list[str], varying: set[str]) -> Job:
@@ -117,22 +132,40 @@ class Sweep:
             # An impossible combination; an unknown name or a wrong type is a mistake and ends the sweep here.
             job.reason = one_line(str(error))
             return job
+        refuse_settings_of_the_sweep(self._own_settings, self.config, composed, job, varying)
         job.key = job_key(checked)
         job.settings = settings_of(asdict(checked))
         self.earlier.refuse_changes(job)
         if note and note not in self._notes:
             self._notes.add(note)
             log.info("note   %s", note)
-        # A folder that holds this job already keeps its name.
-        known = sorted(folder.name for folder in self.folder.glob(f"*-{job.key}"))
-        job.name = known[0] if known else f"{job_label(overrides, varying)}-{job.key}"
+        job.name = self._folder_name(job, varying)
         # A folder without a readable status was claimed and not finished.
+        known = (self.folder / job.name).exists()
         job.state = self.result(job).get("status") or ("interrupted" if known else "new")
         if job.state != "failed":
             refuse_other_settings(self.folder / job.name, job)
         ready = ready_to_run(composed, checked, job.name, str(self.folder.absolute()))
         self.composer.jobs[job.name] = pickle.dumps(ready)
         return job
+
+    def _folder_name(self, job: Job, varying: set[str]) -> str:
+        """The folder that holds this job already, or the name of a new one.
+
+        Jobs with one key have the same numbers, but may differ in settings such as ``data.num_workers``.
+        """
+        for other in self.jobs.values():
+            if other.key == job.key and other.settings in ({}, job.settings):
+                return other.name
+        folders = sorted(folder.name for folder in self.folder.glob(f"*-{job.key}") if folder.name not in self.jobs)
+        stored = {name: settings_in(self.folder / name) for name in folders}
+        known = [name for name in folders if stored[name] in ({}, job.settings)]
+        # A resume may set data.num_workers to another value, unless it sweeps over it.
+        known += [name for name in folders if only(varying, stored[name]) == only(varying, job.settings)]
+        new = f"{job_label(job.overrides, varying)}-{job.key}"
+        if not known and (new in folders or new in self.jobs):
+            new = f"{job_label(job.overrides, varying)}-{short_hash(job.settings)}-{job.key}"
+        return known[0] if known else new
 
     def composed(self, overrides: Sequence[str], varying: set[str]) -> tuple[DictConfig, TrainConfig, str]:
         """Compose one job and check it, also on the devices of the launcher's workers.
@@ -237,6 +270,9 @@ class Sweep:
         for reason, jobs in by_reason.items():
             what = jobs[0].typed if len(jobs) == 1 else f"{len(jobs)} jobs"
             log.info("invalid and skipped: %s: %s", what, reason)
+        if self.repeated:
+            more = f" (and {len(self.repeated) - 1} more)" if len(self.repeated) > 1 else ""
+            log.info("the same as another job and not run twice: %s%s", self.repeated[0].typed, more)
 
     def conclude(self) -> bool:
         """Write the comparison and print how the jobs ended; True if every job is complete."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import start
+from support.commands import start, typed
 from support.paths import ROOT
 
 pytest.importorskip("optuna", reason="the extra [optuna] is not installed")
@@ -57,6 +57,19 @@ def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == "error: hydra/sweeper=optuna needs optuna: pip install 'poslab[optuna]'\n"
     assert not (tmp_path / "outputs").exists()
+
+
+def test_several_trials_at_a_time_need_a_launcher_that_runs_them(tmp_path: Path) -> None:
+    said = typed(tmp_path, *OPTUNA, RATE, "hydra.sweeper.n_jobs=2", *QUICK)
+    assert said == (
+        "error: hydra.sweeper.n_jobs=2 starts 2 trials at a time, and hydra/launcher=basic runs one after another; "
+        "add hydra/launcher=joblib"
+    )
+
+
+def test_a_search_over_experiments_with_grids_of_their_own_is_refused(tmp_path: Path) -> None:
+    said = typed(tmp_path, *OPTUNA, RATE, "experiment=heads,width", *QUICK)
+    assert said.startswith("error: each of several experiments sweeps settings of its own (model.n_heads, seed), and a")
 
 
 @pytest.mark.process

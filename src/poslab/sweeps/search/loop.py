@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.types import Override
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from poslab.config.overrides import key_of
-from poslab.errors import PrunedError
+from poslab.errors import ConfigError, PrunedError
 from poslab.runs.names import INVALID_FILE
 from poslab.sweeps.plan import PLAN_FILE, Job, as_json, read_jobs
 from poslab.sweeps.search.objectives import check_objectives, reached
@@ -43,6 +44,11 @@ def run_search(sweep: Sweep, given: Sequence[Override], options: dict[str, Any])
         SystemExit: stopped (130, 143), or no trial was completed (1).
     """
     checked_options = Options(**options)
+    if checked_options.n_jobs > 1 and isinstance(sweep.launcher, BasicLauncher):
+        raise ConfigError(
+            f"hydra.sweeper.n_jobs={checked_options.n_jobs} starts {checked_options.n_jobs} trials at a time, and "
+            "hydra/launcher=basic runs one after another; add hydra/launcher=joblib"
+        )
     space, fixed = split_space(given)
     for parameter in space:
         if sweep.composer.is_group(parameter.key):
