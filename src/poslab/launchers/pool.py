@@ -8,6 +8,7 @@ import logging
 import math
 import pickle
 import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -256,6 +257,7 @@ class Report:
         self.folder = folder
         self.n_jobs = n_jobs
         self.n_ended = 0
+        self.began = time.monotonic()
 
     def say(self, ended: JobReturn) -> None:
         self.n_ended += 1
@@ -271,6 +273,9 @@ class Report:
             facts.append(str(result.get("error") or first_sentence(error)))
         elif not result:
             facts.append("it ended, but its folder cannot be seen from here")
+        if self.n_ended < self.n_jobs:
+            seconds = (time.monotonic() - self.began) / self.n_ended
+            facts.append(time_left(seconds * (self.n_jobs - self.n_ended)))
         status = result.get("status", "not started")
         log.info("%-11s %s (%d of %d): %s", status, name, self.n_ended, self.n_jobs, ", ".join(facts))
 
@@ -279,6 +284,12 @@ class Report:
         log.warning(
             "%d jobs lost their process (%s); each is tried once more, alone", len(lost), first_sentence(lost[0])
         )
+
+
+def time_left(seconds: float) -> str:
+    """``about 40 s left``, in the unit that a person would use."""
+    unit, length = next(((name, size) for name, size in (("h", 3600), ("min", 60)) if seconds > 2 * size), ("s", 1))
+    return f"about {math.ceil(seconds / length)} {unit} left"
 
 
 def first_sentence(error: object) -> str:

@@ -5,6 +5,7 @@ Hydra's launcher runs the jobs. The sweep reads only their folders, so it works 
 
 import logging
 import pickle
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from poslab.config.identity import job_key
 from poslab.config.overrides import override
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
+from poslab.launchers.pool import time_left
 from poslab.preflight.ranks import check_alone
 from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
 from poslab.runs.result import stored_result
@@ -54,6 +56,28 @@ MOST_STATEMENTS = 5
 FINISHED = ("completed", "diverged")
 
 
+class Progress:
+    """Says which job of a grid starts, and how long the remaining ones take if they are like those before.
+
+    Args:
+        total: number of jobs.
+        done: number of those that had finished before this start.
+    """
+
+    def __init__(self, total: int, done: int) -> None:
+        self.total, self.done = total, done
+        self.begun = 0
+        self.since = time.monotonic()
+
+    def begin(self) -> str:
+        """The line before a job, ``job    3 of 15, about 2 min left``."""
+        due = self.total - self.done
+        seconds = (time.monotonic() - self.since) / max(1, self.begun) * (due - self.begun)
+        left = f", {time_left(seconds)}" if self.begun else ""
+        self.begun += 1
+        return f"job    {self.done + self.begun} of {self.total}{left}"
+
+
 class Sweep:
     """One sweep, from its first jobs to the comparison.
 
@@ -76,6 +100,7 @@ class Sweep:
         self.jobs: dict[str, Job] = {}
         self.invalid: list[Job] = []
         self.repeated: list[Job] = []
+        self.progress: Progress | None = None
         self._notes: set[str] = set()
         with open_dict(config):
             config.hydra.sweep.dir = str(self.folder)
@@ -215,7 +240,15 @@ class Sweep:
         # Absolute, because a cluster's worker may have another working directory.
         own = [override("hydra.sweep.dir", str(self.folder.absolute())), "resume=auto"]
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
-        return list(self.launcher.launch(launched, initial_job_idx=0))
+        if not self.one_after_another:
+            return list(self.launcher.launch(launched, initial_job_idx=0))
+        # Hydra's own launcher prints nothing between its jobs, so it gets one at a time.
+        returned: list[Any] = []
+        for number, words in enumerate(launched):
+            if self.progress is not None:
+                log.info("%s", self.progress.begin())
+            returned += self.launcher.launch([words], initial_job_idx=number)
+        return returned
 
     def launch_until_failure(self, jobs: Sequence[Job]) -> list[Any]:
         """Run as many jobs at a time as there are workers, until one fails or diverges.
@@ -235,6 +268,12 @@ class Sweep:
                 log.info("sweep.on_failure=stop: no further jobs after %s", ", ".join(failed))
                 break
         return returned
+
+    @property
+    def one_after_another(self) -> bool:
+        """Whether Hydra's own launcher runs the jobs in this process."""
+        # By name, because Hydra may import the class twice.
+        return type(self.launcher).__name__ == "BasicLauncher"
 
     @property
     def workers(self) -> int | str:
@@ -261,6 +300,7 @@ class Sweep:
     def announce(self) -> None:
         """Print how many jobs run, where, and which combinations are skipped."""
         done = sum(job.state in FINISHED for job in self.jobs.values())
+        self.progress = Progress(len(self.jobs), done)
         before = f", {done} done before" if done else ""
         total = f"{len(self.jobs)} {'job' if len(self.jobs) == 1 else 'jobs'}"
         log.info("sweep  %s: %s%s, %s", self.folder, total, before, self.place)

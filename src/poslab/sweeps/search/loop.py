@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.override_parser.types import Override
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
@@ -44,7 +43,7 @@ def run_search(sweep: Sweep, given: Sequence[Override], options: dict[str, Any])
         SystemExit: stopped (130, 143), or no trial was completed (1).
     """
     checked_options = Options(**options)
-    if checked_options.n_jobs > 1 and isinstance(sweep.launcher, BasicLauncher):
+    if checked_options.n_jobs > 1 and sweep.one_after_another:
         raise ConfigError(
             f"hydra.sweeper.n_jobs={checked_options.n_jobs} starts {checked_options.n_jobs} trials at a time, and "
             "hydra/launcher=basic runs one after another; add hydra/launcher=joblib"
