@@ -82,16 +82,16 @@ class Call:
                 hydra_context=HydraContext(config_loader=cast(ConfigLoader, None), callbacks=self.callbacks),
             )
         except (KeyboardInterrupt, SystemExit) as stopped:
-            self.on_stop(stopped)
-            return failed(self.overrides, RuntimeError("the job was stopped"))
+            return self.on_stop(stopped)
         except Exception as error:
             return failed(self.overrides, error)
         if ended.status != JobStatus.COMPLETED:
             return failed(self.overrides, vars(ended)["_return_value"])
         return JobReturn(overrides=self.overrides, status=ended.status, _return_value=ended.return_value)
 
-    def on_stop(self, stopped: BaseException) -> None:
-        """Called when the job was stopped by a signal."""
+    def on_stop(self, stopped: BaseException) -> JobReturn:
+        """What the job returns when a signal has stopped it."""
+        return failed(self.overrides, RuntimeError("the job was stopped"))
 
 
 def failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
@@ -269,7 +269,9 @@ class Report:
         facts = [f"{metric} {metrics[metric]:.4f}" for metric in ("val/loss", "val/exact_match") if metric in metrics]
         facts += [f"{result['wall_seconds']:.1f} s"] if result.get("wall_seconds") else []
         error = vars(ended)["_return_value"] if ended.status == JobStatus.FAILED else None
-        if error is not None:
+        if isinstance(error, TimeoutError):
+            facts.append(str(error))
+        elif error is not None:
             facts.append(str(result.get("error") or first_sentence(error)))
         elif not result:
             facts.append("it ended, but its folder cannot be seen from here")

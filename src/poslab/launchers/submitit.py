@@ -15,10 +15,12 @@ from hydra.core.utils import JobReturn
 
 from poslab.errors import ConfigError, LostJobError
 from poslab.launchers.local import become_worker, n_workers, send
-from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, load
+from poslab.launchers.pool import GRACE_SECONDS, Call, Pool, ctrl_c_afterwards, failed, load
 from poslab.system.devices import check_device, visible_devices
 from poslab.system.threads import available_cores
 
+SIGNAL_DELAY_SECONDS = 30
+"""How long before its time-out a job on this machine is asked to stop; submitit's own default."""
 REQUEUED = (-1, 144)
 """Exit codes of a process whose job submitit has requeued: under SLURM, and on this machine."""
 
@@ -30,21 +32,35 @@ class SubmititCall(Call):
     Attributes:
         sweep: id of the sweep's process, if the job runs on the same machine.
         device: the GPU that the job sees; None for all.
+        timeout_min: after which a job on the same machine is stopped.
+        submitted: `time.monotonic` at its submission.
     """
 
     sweep: int | None = None
     device: str | None = None
+    timeout_min: float = math.inf
+    submitted: float = 0.0
 
     def __call__(self) -> JobReturn:
         if self.sweep is not None:
             become_worker(self.sweep, self.device)
         return super().__call__()
 
-    def on_stop(self, stopped: BaseException) -> None:
+    def on_stop(self, stopped: BaseException) -> JobReturn:
         code = getattr(stopped.__cause__, "code", None)
-        if code in REQUEUED:
+        if code in REQUEUED and self.sweep is None:
             # The job resumes when the queue starts it again, so no result may say that it has ended.
             raise SystemExit(code)
+        return self.timed_out() or super().on_stop(stopped)
+
+    def timed_out(self) -> JobReturn | None:
+        """What a job that has been running for too long on this machine returns; None if it has not."""
+        if time.monotonic() - self.submitted < 60 * self.timeout_min - SIGNAL_DELAY_SECONDS:
+            return None
+        return failed(
+            self.overrides,
+            TimeoutError(f"stopped after hydra.launcher.timeout_min={self.timeout_min}, and sweep.resume resumes it"),
+        )
 
     def checkpoint(self) -> Any:
         """What submitit requeues: the same call, which resumes in the same folder."""
@@ -73,6 +89,7 @@ class SubmititPool(Pool[Any]):
         self.parameters = {name: value for name, value in parameters.items() if value not in (None, {}, [])}
         self.devices: list[str] = []
         self.device_of: dict[Any, str] = {}
+        self.call_of: dict[int, SubmititCall] = {}
         self.executor: Any = None
 
     @property
@@ -116,7 +133,10 @@ class SubmititPool(Pool[Any]):
                 call.sweep = os.getpid()
                 # submitit hides all GPUs from a job that did not ask for one by number.
                 call.device = self.freest_device()
+                call.timeout_min = self.parameters.get("timeout_min", math.inf)
+                call.submitted = time.monotonic()
                 jobs.append(self.executor.submit(call))
+                self.call_of[id(jobs[-1])] = call
                 if call.device is not None:
                     self.device_of[jobs[-1]] = call.device
         return jobs
@@ -137,6 +157,8 @@ class SubmititPool(Pool[Any]):
     def result(self, handle: Any) -> JobReturn:
         if self.here and not handle.paths.result_pickle.exists():
             # submitit would wait for the file, in case the file system is slow.
+            if ended := self.call_of[id(handle)].timed_out():
+                return ended
             raise LostJobError(f"its process ended without a result, see {handle.paths.stderr}")
         return handle.result()
 
