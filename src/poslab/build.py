@@ -10,6 +10,7 @@ from poslab.config.schema import TrainConfig, check_target
 from poslab.errors import ConfigError
 from poslab.sizes import Sizes, model_parts, require, training_parts, validation_parts
 from poslab.system.memory import device_memory_bytes, memory_bytes
+from poslab.system.shell import typed_path
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def build_model(config: TrainConfig, task: Task) -> "LanguageModel":
     check_model_fits(config, task)
     positions = build_positions(config, task)
     try:
-        table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, model.token_file)
+        file = None if model.token_file is None else typed_path(model.token_file)
+        table = TokenEmbedding(vocab_size, model.d_model, model.token_init_std, model.token_init, file)
         arguments: dict[str, Any] = {
             "vocab_size": vocab_size,
             "d_model": model.d_model,

@@ -1,5 +1,6 @@
 """The command line: quick answers, one line for an error, nothing left behind by a refusal."""
 
+import json
 import logging
 import os
 import subprocess
@@ -124,6 +125,14 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path):
     said = typed(tmp_path, "hydra.run.dir=run", "seed=1")
     assert said.startswith("error: run already holds a run")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_value_may_refer_to_another_one(tmp_path: Path):
+    refers = ("data.batch_size=8", "data.val_batch_size=${data.batch_size}")
+    quick = ("trainer.max_steps=1", "data.val_examples=8", "diagnostics=none", "logger=none")
+    assert typed(tmp_path, "hydra.run.dir=run", *refers, *quick) is None
+    assert "val_batch_size: 8" in (tmp_path / "run" / "config.yaml").read_text()
+    assert refers[1] in json.loads((tmp_path / "run" / "result.json").read_text())["overrides"]
 
 
 def test_preflight_passes_the_default_job(tmp_path: Path):

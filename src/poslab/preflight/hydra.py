@@ -17,6 +17,7 @@ from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
 from poslab.preflight.words import check_words
 from poslab.system.ranks import is_rank_zero, started_by_first_rank
+from poslab.system.shell import remember_typed_in
 
 if TYPE_CHECKING:
     from poslab.training.learners import Prepared
@@ -61,6 +62,10 @@ class Preflight(Callback):
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             # Only rank 0 claims the folder, so only it checks the folder.
             Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        # Hydra has changed to the job's folder by now.
+        remember_typed_in(Path(config.hydra.runtime.cwd) if config.hydra.job.chdir else None)
 
 
 def check_names(config: DictConfig) -> None:

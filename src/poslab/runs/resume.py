@@ -16,6 +16,7 @@ from poslab.runs.names import CONFIG_FILE, COPIES
 from poslab.runs.result import stored_result, stored_status
 from poslab.runs.settings import stored_settings
 from poslab.system.files import write_atomically
+from poslab.system.shell import typed_path
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def named_checkpoint(job: TrainConfig) -> Saved:
     Raises:
         ConfigError: it does not exist, cannot be read, has other settings, or is of the last step.
     """
-    path = Path(str(job.ckpt_path))
+    path = typed_path(str(job.ckpt_path))
     if not path.is_file():
         raise ConfigError(
             f"ckpt_path={path} {'is a folder' if path.is_dir() else 'does not exist'}; give the file of a checkpoint"

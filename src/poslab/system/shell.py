@@ -1,4 +1,7 @@
-"""Commands that a person can paste into a shell."""
+"""Commands that a person can paste into a shell, and the paths in what a person has typed.
+
+With ``hydra.job.chdir=true`` a job works in its own folder. Paths are still those of the folder where it was typed.
+"""
 
 import os
 import re
@@ -8,10 +11,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+_typed_in: Path | None = None
+
+
+def remember_typed_in(folder: Path | None) -> None:
+    """Set the folder in which the command was typed; None: the current one."""
+    global _typed_in
+    _typed_in = folder
+
+
+def typed_path(path: str | Path) -> Path:
+    """A path as it was typed, usable in the current folder."""
+    elsewhere = _typed_in is not None and _typed_in != Path.cwd()
+    return _typed_in / path if elsewhere and _typed_in is not None else Path(path)
+
 
 def shown_path(path: Path) -> Path:
-    """A path relative to the current folder, if it lies below it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    """A path relative to the folder where the command was typed, if it lies below it."""
+    here = _typed_in or Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def shell_quoted(word: str) -> str:
@@ -41,7 +59,7 @@ def commands_for(path: Path) -> list[str]:
     commands = []
     for name in ("evaluate.py", "generate.py"):
         # The script lies beside the one that was started, except in a notebook.
-        script = Path(sys.argv[0]).with_name(name)
+        script = typed_path(Path(sys.argv[0]).with_name(name))
         script = shown_path(script) if script.exists() else Path(name)
         commands.append(f"{program('python')} {shell_quoted(str(script))} {shell_quoted(f'run={path}')}")
     return commands

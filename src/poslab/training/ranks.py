@@ -20,6 +20,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from poslab.config.overrides import override
 from poslab.errors import ConfigError, DivergedError, LostRankError
 from poslab.system.ranks import PARENT, started_by_first_rank, starts_other_ranks
+from poslab.system.shell import typed_path
 from poslab.system.threads import available_cores
 
 PATIENCE_SECONDS = 10.0
@@ -78,7 +79,7 @@ def meeting_point(devices: int) -> dict[str, str]:
 def same_command(folder: Path) -> Sequence[str]:
     """The command that started this process, for another rank of the same run."""
     hydra = [override("hydra.run.dir", str(folder.absolute())), "hydra.output_subdir=null"]
-    return [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:], *hydra]
+    return [sys.executable, str(typed_path(sys.argv[0]).absolute()), *sys.argv[1:], *hydra]
 
 
 @contextmanager
@@ -135,7 +136,7 @@ class Processes:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the next one."""
-        self._started.append(subprocess.Popen(command, env=environment))
+        self._started.append(subprocess.Popen(command, env=environment, cwd=typed_path(".")))
 
     def lost(self) -> str | None:
         """Which of them has failed, if any, and how."""
