@@ -15,7 +15,7 @@ from poslab.config import schema
 from poslab.config.composing import compose_by_files_read_once
 from poslab.errors import ConfigError
 from poslab.preflight.ranks import check_ranks
-from poslab.preflight.words import check_words
+from poslab.preflight.words import check_chosen, check_words
 from poslab.system.ranks import is_rank_zero, started_by_first_rank
 from poslab.system.shell import remember_typed_in
 
@@ -58,6 +58,7 @@ class Preflight(Callback):
             check_words(config, in_a_sweep=False)
             # Before the names, because the name of the folder depends on the configuration.
             job = schema.checked(config)
+            check_chosen(config)
             check_names(config)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             # Only rank 0 claims the folder, so only it checks the folder.

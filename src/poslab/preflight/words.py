@@ -20,6 +20,8 @@ NEVER = {"hydra/job_logging": OWN_LOGGING, "hydra/hydra_logging": OWN_LOGGING}
 IN_A_SWEEP = {
     "hydra.run.dir": "is the folder of a single run; the folder of a sweep is hydra.sweep.dir",
     "hydra.sweep.subdir": "names the folders of jobs, and a sweep names them itself; leave it out",
+    "hydra.job.num": "is set for each job by the sweep; leave it out",
+    "hydra.job.id": "is set for each job by the sweep; leave it out",
     "resume": "resumes a single run; sweep.resume=latest, or the folder of a sweep, resumes a sweep",
 }
 IN_A_RUN = {
@@ -60,6 +62,24 @@ def check_words(config: DictConfig, in_a_sweep: bool) -> None:
                     f"this configuration sweeps (hydra.sweeper.{name}), and this is a single run; add -m, or "
                     "hydra.mode=RUN for one job without them"
                 )
+
+
+def check_chosen(config: DictConfig) -> None:
+    """Refuse a typed option of a diagnostic that was not chosen; options that an experiment sets may wait for one.
+
+    Args:
+        config: of one job, with Hydra's part.
+
+    Raises:
+        ConfigError: names the word and the way out.
+    """
+    overrides: Any = OmegaConf.to_container(config.hydra.overrides, resolve=False)
+    chosen: Any = OmegaConf.to_container(config.diagnostics, resolve=False)
+    for word in overrides["task"]:
+        part, _, rest = key_of(word).partition(".")
+        name = rest.partition(".")[0]
+        if part == "diagnostics" and name in chosen and "_target_" not in (chosen[name] or ()):
+            raise ConfigError(f"{word} has no effect, because {name} was not chosen; choose it: diagnostics=[{name}]")
 
 
 def _check_swept(words: Sequence[str]) -> None:

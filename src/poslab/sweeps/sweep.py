@@ -22,6 +22,7 @@ from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.launchers.pool import time_left
 from poslab.preflight.ranks import check_alone
+from poslab.preflight.words import check_chosen
 from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
 from poslab.runs.result import stored_result
 from poslab.sweeps.checking import (
@@ -207,6 +208,7 @@ class Sweep:
         """
         composed = composed_job(self.composer, self.config, overrides, varying)
         job, note = checked_job(composed)
+        check_chosen(composed)
         # Hydra's own launcher runs the job in this process.
         check = self.launcher.pool.check_devices if hasattr(self.launcher, "pool") else check_device
         check(job.trainer.accelerator, job.trainer.devices)
