@@ -72,15 +72,14 @@ class OwnSweeper(BasicSweeper):
             composer = Composer(composer.get_search_path())
             self.hydra_context.config_loader = composer
         sweep = Sweep(self.config, self.launcher, composer)
-        return sweep, with_planned(
-            self.params, OverridesParser.create(config_loader=composer).parse_overrides(arguments)
-        )
+        parser = OverridesParser.create(config_loader=composer)
+        return sweep, with_planned(self.params, parser.parse_overrides(arguments), parser)
 
 
-def with_planned(params: Mapping[str, str], typed: "list[Override]") -> "list[Override]":
+def with_planned(params: Mapping[str, str], typed: list[Override], parser: OverridesParser) -> list[Override]:
     """The settings that an experiment sweeps and that were not typed, and what was typed."""
     keys = {override.key_or_group for override in typed}
-    planned = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
+    planned = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
     return [*(each for each in planned if each.key_or_group not in keys), *typed]
 
 
@@ -105,7 +104,7 @@ class GridSweeper(OwnSweeper):
         if experiments := each_experiment(sweep, given):
             grid = []
             for one in experiments:
-                overrides = with_planned(one.params, one.given)
+                overrides = with_planned(one.params, one.given, OverridesParser.create(config_loader=sweep.composer))
                 grid += with_jobs(self.split_arguments(overrides, None)[0], one.jobs)
         return sweep.run_grid(grid)
 

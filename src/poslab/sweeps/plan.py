@@ -89,7 +89,12 @@ def settings_in(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: they cannot be read.
     """
-    return settings_of(stored_settings(folder)) if os.path.exists(folder / CONFIG_FILE) else {}
+    if not os.path.exists(folder / CONFIG_FILE):
+        return {}
+    try:
+        return settings_of(stored_settings(folder))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if it is damaged, move its folder away, and the job is run again") from error
 
 
 def only(keys: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
