@@ -59,6 +59,15 @@ class ComparisonError(ValueError):
     """There is nothing to compare; the message is one line that names the folders and the way out."""
 
 
+NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory")
+"""What torch says on a CPU and on an accelerator; Python has a MemoryError."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had."""
+    return isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY)
+
+
 def described(error: BaseException) -> str:
     """One line for ``result.json``: the kind of an error, and its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

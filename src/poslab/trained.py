@@ -10,6 +10,7 @@ In a notebook::
 torch is imported only when a folder with a configuration and a checkpoint has been found.
 """
 
+import io
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from poslab.runs.folder import RunFolder
 from poslab.runs.names import CONFIG_FILE, COPIES
 from poslab.runs.result import stored_status
 from poslab.runs.settings import stored_settings
+from poslab.system.files import read_file
 from poslab.tasks import Task
 
 if TYPE_CHECKING:
@@ -175,18 +177,21 @@ def _weights(path: Path, settings: Mapping[str, Any], folder: Path) -> dict[str,
         folder: of the run, for messages.
 
     Raises:
-        ConfigError: the file is damaged, holds anything but plain values, or was written with other settings.
+        ConfigError: the file cannot be read now, is damaged, holds anything but plain values, or was written with other
+            settings.
     """
     import torch
 
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(io.BytesIO(read_file(path)), map_location="cpu", weights_only=True)
         int(content["global_step"])
         written = dict(content.get("poslab", {}).get("settings", {}))
         weights = model_weights(content)
         if not all(value.is_floating_point() and value.layout == torch.strided for value in weights.values()):
             raise TypeError("a parameter is not a dense tensor of floats")
         weights = {name: value.float() for name, value in weights.items()}
+    except ConfigError:
+        raise
     except Exception as error:
         # The library's own text recommends to load the file without this safeguard.
         raise ConfigError(

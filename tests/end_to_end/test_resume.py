@@ -90,8 +90,9 @@ def test_a_truncated_checkpoint_is_passed_over(
     folder = stopped_at(tmp_path / "stopped", 45, monkeypatch, *SHORT)
     last = folder / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:1000])
-    found = newest_checkpoint(RunFolder(folder))
+    found, damaged = newest_checkpoint(RunFolder(folder))
     assert found is not None
+    assert damaged == [last]
     assert (found.path, found.step) == (folder / "checkpoints/best.ckpt", 40)
     assert "last.ckpt cannot be read" in caplog.text
     train(folder, *SHORT, "resume=auto")

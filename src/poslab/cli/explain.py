@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from poslab.config import rules
 from poslab.config.identity import flat
-from poslab.errors import ConfigError, DivergedError, LostFolderError
+from poslab.errors import ConfigError, DivergedError, LostFolderError, lacks_memory
 
 
 def debugging() -> bool:
@@ -29,8 +29,6 @@ def main_config_dir(config: DictConfig) -> Path:
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The messages of torch on a CPU and on an accelerator; Python has a MemoryError.
-NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 RESUME_HINT = (
     "what was saved is kept, and the same command with resume=auto and hydra.run.dir=<its folder> resumes the run"
 )
@@ -56,7 +54,7 @@ def _explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, MissingConfigException):
         return _explain_choice(str(error), config_dir)
     line = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or any(said in line for said in NO_MEMORY):
+    if lacks_memory(error) and not isinstance(error, ConfigError):
         return (
             f"out of memory ({line[:160] or type(error).__name__}); use a smaller data.batch_size, "
             f"data.val_batch_size, model or task.length, or free some: {RESUME_HINT}"

@@ -268,7 +268,7 @@ def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseExcep
     if isinstance(raised, (KeyboardInterrupt, SystemExit)):
         return "interrupted", as_stopped(raised)
     log.debug("the run failed", exc_info=True)
-    return "failed", raised if folder.taken() else folder.lost()
+    return "failed", folder.lost() if folder.removed() else raised
 
 
 def final_metrics(files: RunFiles, vectors: Tensor | None) -> dict[str, float]:

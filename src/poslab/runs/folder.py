@@ -3,7 +3,6 @@
 This module does not import torch, because a comparison reads thousands of these folders.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError, LostFolderError
 from poslab.runs.names import CONFIG_FILE, RESULT_FILE
 from poslab.runs.result import KEPT_BYTES, Result, _encoded
-from poslab.system.files import PART, check_writable, write_atomically, write_first
+from poslab.system.files import PART, check_writable, is_there, write_atomically, write_first
 from poslab.system.ranks import is_rank_zero
 
 
@@ -38,9 +37,19 @@ class RunFolder:
         return self.path / "figures"
 
     def taken(self) -> bool:
-        """Whether a run has claimed this folder."""
-        # Path.exists raises if a name is too long or a folder cannot be read.
-        return os.path.exists(self.path / CONFIG_FILE)
+        """Whether a run has claimed this folder.
+
+        Raises:
+            ConfigError: it cannot be looked at now.
+        """
+        return is_there(self.path / CONFIG_FILE)
+
+    def removed(self) -> bool:
+        """Whether the folder of a running run is gone for certain."""
+        try:
+            return not self.taken()
+        except ConfigError:
+            return False
 
     def check_usable(self) -> None:
         """Refuse a folder in which a run cannot be started; writes nothing.

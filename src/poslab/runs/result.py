@@ -1,6 +1,8 @@
 """The content of ``result.json``."""
 
 import json
+import logging
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,7 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from poslab.errors import ConfigError
+from poslab.runs.metrics import MONITORED
 from poslab.runs.names import RESULT_FILE
+from poslab.system.files import DAMAGED, MISSING, read_file
+
+log = logging.getLogger(__name__)
 
 Status = Literal["completed", "failed", "diverged", "interrupted"]
 KEPT_BYTES = 8192
@@ -76,6 +83,48 @@ def by_length(metrics: Mapping[str, float]) -> dict[str, dict[int, float]]:
 
 def _encoded(result: Result) -> bytes:
     return json.dumps(asdict(result), indent=2, allow_nan=False).encode() + b"\n"
+
+
+def read_result(folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    """Read a run folder's ``result.json`` for a resume; empty if there is none, or if it is damaged.
+
+    Returns:
+        the content, and the damaged file, which is also reported in a warning.
+
+    Raises:
+        ConfigError: the file cannot be read now.
+    """
+    path = folder / RESULT_FILE
+    try:
+        result = json.loads(read_file(path))
+        check_types(result)
+    except MISSING:
+        return {}, []
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        log.warning("%s is damaged (%s); it is kept as %s%s and written again", path, error, path.name, DAMAGED)
+        return {}, [path]
+    return result, []
+
+
+def check_types(result: Any) -> None:
+    """Refuse what a resume reads in ``result.json`` if a run would not have written it.
+
+    Raises:
+        TypeError, OverflowError: names the part.
+    """
+    if not (isinstance(result, dict) and isinstance(result.get("status"), str)):
+        raise TypeError("no status")
+    if not is_finite(result.get("wall_seconds", 0.0)):
+        raise TypeError("wall_seconds is not a number")
+    metrics = result.get("metrics")
+    if result["status"] == "completed" and not (isinstance(metrics, dict) and is_finite(metrics.get(MONITORED))):
+        raise TypeError(f"it is completed without {MONITORED}")
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def stored_result(folder: Path) -> dict[str, Any]:

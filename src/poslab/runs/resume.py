@@ -1,6 +1,7 @@
 """Decides where a run begins, in a new folder or after a checkpoint, and restores the files of a stopped run."""
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +14,9 @@ from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint, ru
 from poslab.runs.events import keep_events
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import CONFIG_FILE, COPIES
-from poslab.runs.result import stored_result, stored_status
+from poslab.runs.result import read_result
 from poslab.runs.settings import stored_settings
-from poslab.system.files import write_atomically
+from poslab.system.files import MISSING, is_there, put_aside, write_atomically
 from poslab.system.shell import typed_path
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,14 @@ class Start(NamedTuple):
         elsewhere: the checkpoint is in another run's folder.
         claimed: this run has claimed the folder already.
         seconds: the duration of the run's earlier parts.
+        damaged: files of this run that cannot be used; `claim` puts them aside.
     """
 
     saved: Saved | None = None
     elsewhere: bool = False
     claimed: bool = False
     seconds: float = 0.0
+    damaged: Sequence[Path] = ()
 
     @property
     def checkpoint(self) -> Path | None:
@@ -62,7 +65,8 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
         the start; None if the run is complete.
 
     Raises:
-        ConfigError: the folder or the checkpoint belongs to another run, or was made with other settings.
+        ConfigError: the folder or the checkpoint belongs to another run, was made with other settings, or cannot be
+            read now.
     """
     if not (job.resume and folder.taken()):
         saved = None if job.ckpt_path is None else named_checkpoint(job)
@@ -70,18 +74,19 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
     if folder.writes:
         # Only rank 0: it may be writing the file while the other ranks start. The ranks compare their jobs later.
         refuse_changes(folder, job)
-    if stored_status(folder.path) == "completed":
+    result, damaged = read_result(folder.path)
+    if result.get("status") == "completed":
         return None
     if (run := run_of_replica(folder.path)) is not None:
         raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that run")
-    saved = newest_checkpoint(folder)
+    saved, damaged_checkpoints = newest_checkpoint(folder)
     elsewhere = saved is None and job.ckpt_path is not None
     if elsewhere:
         saved = named_checkpoint(job)
     elif saved is not None:
         refuse_foreign(saved, job)
-    seconds = float(stored_result(folder.path).get("wall_seconds") or 0.0)
-    return Start(saved, elsewhere, claimed=True, seconds=seconds)
+    seconds = float(result.get("wall_seconds", 0.0))
+    return Start(saved, elsewhere, claimed=True, seconds=seconds, damaged=[*damaged, *damaged_checkpoints])
 
 
 def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence[str]) -> None:
@@ -93,6 +98,8 @@ def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence
     if not folder.writes:
         return
     if start.claimed:
+        for path in start.damaged:
+            put_aside(path)
         folder.mark_unfinished(job, overrides, start.seconds)
     else:
         folder.check_usable()
@@ -114,7 +121,7 @@ def restore_files(folder: RunFolder, start: Start) -> None:
 def run_of_replica(folder: Path) -> Path | None:
     """The folder of the run that a replica's folder belongs to; None if the folder is not a replica's."""
     parent = folder.absolute().parent
-    return parent.parent if parent.name == COPIES and (parent.parent / CONFIG_FILE).exists() else None
+    return parent.parent if parent.name == COPIES and is_there(parent.parent / CONFIG_FILE) else None
 
 
 def refuse_changes(folder: RunFolder, job: TrainConfig) -> None:
@@ -136,12 +143,14 @@ def named_checkpoint(job: TrainConfig) -> Saved:
         ConfigError: it does not exist, cannot be read, has other settings, or is of the last step.
     """
     path = typed_path(str(job.ckpt_path))
-    if not path.is_file():
-        raise ConfigError(
-            f"ckpt_path={path} {'is a folder' if path.is_dir() else 'does not exist'}; give the file of a checkpoint"
-        )
+    if os.path.isdir(path):
+        raise ConfigError(f"ckpt_path={path} is a folder; give the file of a checkpoint")
     try:
         saved = read_checkpoint(path)
+    except MISSING as error:
+        raise ConfigError(f"ckpt_path={path} does not exist; give the file of a checkpoint") from error
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"ckpt_path={path} cannot be read ({type(error).__name__}); it is cut short, damaged, or not a checkpoint"

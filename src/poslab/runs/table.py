@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from poslab.runs.metrics import MONITORED
@@ -27,14 +28,13 @@ class MetricsTable:
 
     def save(self) -> None:
         """Write the table, with the columns sorted by name; a folder that has been removed is not made again."""
-        if not self.path.parent.is_dir():
-            return
         names = sorted({name for row in self.rows.values() for name in row})
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, ["step", *names], lineterminator="\n")
         table.writeheader()
         table.writerows(self.dated())
-        write_atomically(self.path, text.getvalue().encode())
+        with suppress(FileNotFoundError):
+            write_atomically(self.path, text.getvalue().encode(), make_folder=False)
 
     def restore(self, step: int, folder: Path | None = None) -> None:
         """Read the rows up to ``step`` from this folder's file, or from that of another run's ``folder``."""

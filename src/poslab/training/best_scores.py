@@ -7,10 +7,12 @@ from pathlib import Path
 import lightning
 import torch
 
+from poslab.errors import ConfigError
 from poslab.evaluation.metrics import score_all
-from poslab.runs.checkpoint import model_weights
+from poslab.runs.checkpoint import checkpoint_content, model_weights
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import COPIES
+from poslab.system.files import MISSING
 from poslab.training.module import TrainingModule
 from poslab.training.replicas import Replica
 
@@ -54,11 +56,14 @@ def best_weights(replica: Replica, started_from: Path | None) -> dict[str, torch
     for folder in folders:
         path = RunFolder(folder).checkpoints / "best.ckpt"
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = checkpoint_content(path)
             if content["global_step"] == step:
                 return model_weights(content)
-        except FileNotFoundError:
+        except MISSING:
             continue
+        except ConfigError:
+            # The scores can be had when the file can be read; without them the run is not complete.
+            raise
         except Exception as error:
             log.warning("%s cannot be read (%s)", path, type(error).__name__)
     log.warning("no test scores: no checkpoint holds the best weights, those of step %s", step)

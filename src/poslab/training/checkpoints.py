@@ -145,7 +145,7 @@ class Checkpoints(Checkpoint):
         return due
 
     def _save(self, trainer: lightning.Trainer, is_best: bool = False) -> None:
-        if not self.folder.taken():
+        if self.folder.removed():
             # Saving would make the folder again, without a configuration.
             raise self.folder.lost()
         self.before_save(trainer)
