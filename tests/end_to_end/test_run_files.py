@@ -20,6 +20,7 @@ from poslab.build import build_model, build_task
 from poslab.config.schema import checked
 from poslab.data.module import SeedData
 from poslab.evaluation.metrics import score
+from poslab.system.lock import LOCK_FILE
 from support.commands import typed
 from support.configs import compose
 from support.runs import read_json
@@ -54,7 +55,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Typed:
 def test_every_file_is_there_and_nothing_else(made: Typed):
     names = {path.name for path in made.folder.iterdir()}
     (events,) = [name for name in names if name.startswith("events.out.tfevents.")]
-    assert names - {events} == {"config.yaml", "result.json", "metrics.csv", "checkpoints", "figures", "train.log"}
+    assert names - {events, LOCK_FILE} == {
+        "config.yaml",
+        "result.json",
+        "metrics.csv",
+        "checkpoints",
+        "figures",
+        "train.log",
+    }
     assert {path.name for path in (made.folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
 
 

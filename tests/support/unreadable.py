@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from poslab.system.lock import LOCK_FILE
+
 ERRORS = [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE]
 
 
@@ -25,5 +27,6 @@ def cannot_read(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> Non
 
 
 def everything(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by their paths in it."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """The files of a folder by their paths in it, without the one that is locked."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

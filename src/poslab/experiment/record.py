@@ -5,7 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from statistics import fmean
 
@@ -37,6 +37,9 @@ from poslab.training.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
 
+PATIENCE_SECONDS = 10.0
+"""How long a job of a sweep waits for the lock of its folder."""
+
 
 class RunRecord:
     """A run from its claimed folder to its ``result.json``.
@@ -67,6 +70,17 @@ class RunRecord:
         self.trainer: lightning.Trainer | None = None
         self.result: Result | None = None
         self._opened = False
+
+    def claim(self) -> None:
+        """Make the folder this run's; from then on the run leaves a status in it, however it ends.
+
+        Raises:
+            ConfigError: the folder cannot be this run's.
+        """
+        if self.folder.writes and not self.start.claimed:
+            self.folder.check_usable()
+            self.folder.lock.acquire()
+        claim(self.folder, self.start, self.job, self.overrides)
 
     def open(self) -> None:
         """Open the files of the run and of each replica; with one seed they are the same."""
@@ -234,28 +248,34 @@ def recorded(
         ConfigError: the folder cannot be this run's.
         StoppedError: a signal stopped the run.
     """
-    start = find_start(job, folder)
-    if start is None:
-        log.info("%s is complete already; nothing to do", folder.path)
-        yield None
-        return
-    claim(folder, start, job, overrides)
-    record = RunRecord(job, folder, start, overrides, brief, time.perf_counter() if started is None else started)
-    status: Status = "completed"
-    error: BaseException | None = None
-    with record.signals:
-        try:
-            record.open()
-            yield record
-        except BaseException as raised:
-            status, error = _end_of(raised, folder)
-            if error is not raised:
-                raise error from raised
-            if not isinstance(error, PrunedError):
-                raise
-        finally:
-            if folder.writes and not isinstance(error, LostFolderError):
-                record.write(status, error)
+    # The job of a sweep that was killed ends a few seconds after it.
+    folder.lock.patience = PATIENCE_SECONDS if brief else 0.0
+    with closing(folder.lock):
+        start = find_start(job, folder)
+        if start is None:
+            log.info("%s is complete already; nothing to do", folder.path)
+            yield None
+            return
+        record = RunRecord(job, folder, start, overrides, brief, time.perf_counter() if started is None else started)
+        status: Status = "completed"
+        error: BaseException | None = None
+        with record.signals:
+            try:
+                record.claim()
+                record.open()
+                yield record
+            except BaseException as raised:
+                if folder.writes and not folder.claimed:
+                    # The folder is another run's, or nothing can be written there.
+                    raise
+                status, error = _end_of(raised, folder)
+                if error is not raised:
+                    raise error from raised
+                if not isinstance(error, PrunedError):
+                    raise
+            finally:
+                if folder.claimed and not isinstance(error, LostFolderError):
+                    record.write(status, error)
 
 
 def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseException]:

@@ -14,14 +14,22 @@ from poslab.errors import ConfigError, LostFolderError
 from poslab.runs.names import CONFIG_FILE, RESULT_FILE
 from poslab.runs.result import KEPT_BYTES, Result, _encoded
 from poslab.system.files import PART, check_writable, is_there, write_atomically, write_first
+from poslab.system.lock import FolderLock
 from poslab.system.ranks import is_rank_zero
 
 
 class RunFolder:
-    """The folder of one run; only one run can claim it."""
+    """The folder of one run; only one run can claim it.
+
+    Attributes:
+        lock: held by rank 0 of the process that writes to the folder.
+        claimed: the folder belongs to the run of this process, which has to leave a status in it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self.lock = FolderLock(self.path)
+        self.claimed = False
 
     @property
     def writes(self) -> bool:
@@ -99,6 +107,7 @@ class RunFolder:
             write_first(self.path / CONFIG_FILE, text.encode())
         except FileExistsError as error:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
+        self.claimed = True
         # An earlier process may have been killed before it had claimed the folder.
         self.clear_parts()
         self.mark_unfinished(job, overrides)

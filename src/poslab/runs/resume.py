@@ -14,7 +14,7 @@ from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint, ru
 from poslab.runs.events import keep_events
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import CONFIG_FILE, COPIES
-from poslab.runs.result import read_result
+from poslab.runs.result import read_result, stored_status
 from poslab.runs.settings import stored_settings
 from poslab.system.files import MISSING, is_there, put_aside, write_atomically
 from poslab.system.shell import typed_path
@@ -59,14 +59,16 @@ class Start(NamedTuple):
 
 
 def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
-    """Decide where the run begins; with ``resume=auto`` after its newest checkpoint. Writes nothing.
+    """Decide where the run begins; with ``resume=auto`` after its newest checkpoint.
+
+    Locks the folder of a run that is to be resumed, and writes nothing.
 
     Returns:
         the start; None if the run is complete.
 
     Raises:
-        ConfigError: the folder or the checkpoint belongs to another run, was made with other settings, or cannot be
-            read now.
+        ConfigError: the folder or the checkpoint belongs to another run, was made with other settings, cannot be read
+            now, or is in use.
     """
     if not (job.resume and folder.taken()):
         saved = None if job.ckpt_path is None else named_checkpoint(job)
@@ -79,6 +81,11 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
         return None
     if (run := run_of_replica(folder.path)) is not None:
         raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that run")
+    if folder.writes:
+        folder.lock.acquire()
+        if not damaged and stored_status(folder.path) == "completed":
+            # By the process that held the lock.
+            return None
     saved, damaged_checkpoints = newest_checkpoint(folder)
     elsewhere = saved is None and job.ckpt_path is not None
     if elsewhere:
@@ -98,6 +105,7 @@ def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence
     if not folder.writes:
         return
     if start.claimed:
+        folder.claimed = True
         for path in start.damaged:
             put_aside(path)
         folder.mark_unfinished(job, overrides, start.seconds)

@@ -8,6 +8,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -48,6 +49,7 @@ from poslab.sweeps.plan import (
 )
 from poslab.system.devices import check_device
 from poslab.system.files import write_atomically
+from poslab.system.lock import FolderLock
 from poslab.system.shell import shell_quoted, tensorboard_command
 
 log = logging.getLogger(__name__)
@@ -98,6 +100,7 @@ class Sweep:
         self.folder = sweep_folder(config)
         self.earlier = EarlierJobs(self.folder)
         self._own_settings = settings_of_the_sweep(config)
+        self.lock = FolderLock(self.folder)
         self.jobs: dict[str, Job] = {}
         self.invalid: list[Job] = []
         self.repeated: list[Job] = []
@@ -113,6 +116,12 @@ class Sweep:
             ConfigError: no combination can be run, or one cannot and ``sweep.on_invalid=fail``.
             SystemExit: a job failed, diverged or was interrupted.
         """
+        with closing(self.lock):
+            if self.config.sweep.resume is not None:
+                self.lock.acquire()
+            return self._run_grid(grid)
+
+    def _run_grid(self, grid: Sequence[Sequence[str]]) -> list[Any]:
         self.add(grid)
         self.refuse_invalid()
         self.announce()
@@ -220,6 +229,7 @@ class Sweep:
 
     def write_plan(self) -> None:
         """Store the list of jobs; this makes the sweep's folder."""
+        self.lock.acquire()
         invalid = [{"overrides": job.overrides, "reason": job.reason} for job in self.invalid]
         write_atomically(self.folder / INVALID_FILE, as_json(invalid))
         claims = OmegaConf.to_container(self.config.sweep.claims)

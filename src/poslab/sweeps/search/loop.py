@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def run_search(sweep: Sweep, given: Sequence[Override], options: dict[str, Any])
     if checked_options.database is not None:
         # Refuse a database that cannot be opened before there is a folder.
         open_storage(checked_options.database, Path()).remove_session()
-    Search(sweep, checked_options, space, fixed).run()
+    with closing(sweep.lock):
+        Search(sweep, checked_options, space, fixed).run()
 
 
 class Search:
@@ -74,7 +76,7 @@ class Search:
         self.options = options
         self.space = {parameter.key: parameter for parameter in space}
         self.fixed = list(fixed)
-        self.sweep.folder.mkdir(parents=True, exist_ok=True)
+        self.sweep.lock.acquire()
         self.study = open_study(self.sweep, options, space, fixed)
         self.jobs: dict[int, Job] = {}
         self._load_jobs()
