@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import fmean
 
 import lightning
@@ -16,18 +17,21 @@ from torch import Tensor
 from poslab.config.schema import TrainConfig
 from poslab.data.module import TaskData
 from poslab.diagnostics import inspecting
-from poslab.errors import DivergedError, LostFolderError, LostRankError, PrunedError, described
+from poslab.errors import ConfigError, DivergedError, LostFolderError, LostRankError, PrunedError, described
 from poslab.evaluation.metrics import neighbour_cosine_curve
 from poslab.experiment.report import brief_report, final_report
 from poslab.model import parameters_by_part
+from poslab.runs.checkpoint import newest_checkpoint
 from poslab.runs.files import RunFiles
 from poslab.runs.folder import RunFolder
 from poslab.runs.learning import learning_of
-from poslab.runs.metrics import COMPLETED_REPLICAS, SIMILARITY, SIMILARITY_ROWS
-from poslab.runs.names import COPIES
+from poslab.runs.metrics import COMPLETED_REPLICAS, MONITORED, SIMILARITY, SIMILARITY_ROWS
+from poslab.runs.names import CONFIG_FILE, COPIES
 from poslab.runs.result import Result, Status
 from poslab.runs.resume import Start, claim, find_start, restore_files
+from poslab.runs.settings import stored_settings
 from poslab.system.devices import device_name
+from poslab.system.files import DAMAGED, put_aside, read_file
 from poslab.system.shell import shown_path
 from poslab.system.signals import DeferredSignals, as_stopped
 from poslab.system.threads import available_cores
@@ -84,7 +88,7 @@ class RunRecord:
 
     def open(self) -> None:
         """Open the files of the run and of each replica; with one seed they are the same."""
-        restore_files(self.folder, self.start)
+        self.start = restore_files(self.folder, self.start)
         if self.job.seeds == 1:
             only = Replica.open(self.job, self.overrides, self.folder, self.start)
             self.replicas = Replicas([only], only)
@@ -100,7 +104,10 @@ class RunRecord:
         typed.append(f"seed={seed}")
         folder = RunFolder(self.folder.path / COPIES / f"seed{seed}")
         claimed = folder.taken()
-        start = self.start._replace(claimed=claimed, seconds=self.start.seconds / self.job.seeds)
+        damaged: list[Path] = []
+        if claimed and folder.writes and self.start.claimed:
+            claimed, (_, damaged) = has_configuration(folder), newest_checkpoint(folder)
+        start = self.start._replace(claimed=claimed, seconds=self.start.seconds / self.job.seeds, damaged=damaged)
         claim(folder, start, job, typed)
         return Replica.open(job, typed, folder, start, seed_folder=f"seed{seed}")
 
@@ -149,6 +156,19 @@ class RunRecord:
             raise
         finally:
             log.info("%s", report(self.result, self.folder, dashboard=means.board is not None))
+
+    def check_complete(self) -> None:
+        """Refuse to call a run complete that has not kept its numbers.
+
+        Raises:
+            ConfigError: the table of the run or of an active replica has no validation loss.
+        """
+        if self.module is None or not self.folder.writes:
+            return
+        kept = [self.replicas.means, *(self.replicas[index] for index in self.replicas.active())]
+        for files in kept:
+            if MONITORED not in files.table.last():
+                raise ConfigError(f"{files.table.path} has no {MONITORED}; start the run again in a new folder")
 
     def lost_rank(self, reason: str) -> None:
         """Record that a rank is gone, for a rank 0 that waits for it and cannot come to its own end."""
@@ -264,6 +284,7 @@ def recorded(
                 record.claim()
                 record.open()
                 yield record
+                record.check_complete()
             except BaseException as raised:
                 if folder.writes and not folder.claimed:
                     # The folder is another run's, or nothing can be written there.
@@ -291,6 +312,23 @@ def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseExcep
     return "failed", folder.lost() if folder.removed() else raised
 
 
+def has_configuration(folder: RunFolder) -> bool:
+    """Whether the configuration of a replica's folder is whole; a damaged one is put aside and can be written again.
+
+    Raises:
+        ConfigError: it cannot be read now.
+    """
+    path = folder.path / CONFIG_FILE
+    read_file(path)
+    try:
+        stored_settings(folder.path)
+    except ConfigError as error:
+        log.warning("%s; it is kept as %s%s and written again", error, path.name, DAMAGED)
+        put_aside(path)
+        return False
+    return True
+
+
 def final_metrics(files: RunFiles, vectors: Tensor | None) -> dict[str, float]:
     """Last values, the losses at the start, the validation of the best weights, and how similar neighbours are.
 
@@ -298,7 +336,8 @@ def final_metrics(files: RunFiles, vectors: Tensor | None) -> dict[str, float]:
         files: of the run.
         vectors: rows of the position table that training uses, (n, D); None for a scheme without a table.
     """
-    first, last = files.table.first(), files.table.last()
+    # A run that was started from a checkpoint without its numbers has not seen the untrained model.
+    first, last = files.table.rows.get(0, {}), files.table.last()
     metrics = dict(last)
     metrics |= {f"start/{name}": first[name] for name in first if name.startswith("val/") or name == "train/loss"}
     step = files.table.best_step()

@@ -59,7 +59,8 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     table.add_column("value", overflow="fold")
     for name in ("val/loss", "train/loss"):
         if name in metrics:
-            table.add_row(name, f"{metrics[f'start/{name}']:.4f} -> {metrics[name]:.4f}")
+            start = f"{metrics[f'start/{name}']:.4f} -> " if f"start/{name}" in metrics else ""
+            table.add_row(name, f"{start}{metrics[name]:.4f}")
     for name, of in (("val/accuracy", " (next token)"), ("val/exact_match", "")):
         if name in metrics:
             table.add_row(name, f"{metrics[name]:.1%}{of}")

@@ -23,12 +23,15 @@ class Saved(NamedTuple):
         settings: the settings that decide its result, flat; None if the file does not contain them.
         events: the size in bytes of each event file when the checkpoint was saved, by path in the run folder; None if
             the file does not contain them.
+        tables: the text of each ``metrics.csv`` when the checkpoint was saved, by path in the run folder; None if the
+            file does not contain them.
     """
 
     path: Path
     step: int
     settings: dict[str, Any] | None = None
     events: dict[str, int] | None = None
+    tables: dict[str, str] | None = None
 
 
 def run_folder_of(checkpoint: Path) -> Path:
@@ -66,7 +69,7 @@ def read_checkpoint(path: Path) -> Saved:
     """Read what a run needs to know of a checkpoint; raises what `checkpoint_content` raises."""
     content = checkpoint_content(path)
     run = content.get("run") or {}
-    return Saved(path, int(content["global_step"]), run.get("settings"), run.get("events"))
+    return Saved(path, int(content["global_step"]), run.get("settings"), run.get("events"), run.get("tables"))
 
 
 def model_weights(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from poslab.config.schema import TrainConfig
-from poslab.errors import described
+from poslab.errors import ConfigError, described
+from poslab.runs.checkpoint import Saved
 from poslab.runs.folder import RunFolder
 from poslab.runs.hparams import config_text, hparams
 from poslab.runs.metrics import SIMILARITY
-from poslab.runs.names import COPIES
+from poslab.runs.names import COPIES, METRICS_FILE
 from poslab.runs.result import Result, by_length
 from poslab.runs.resume import Start
-from poslab.runs.table import MetricsTable
+from poslab.runs.table import NOT_A_TABLE, MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
+from poslab.system.files import MISSING, read_file
 
 # The numbers in the HParams tab.
 IN_HPARAMS = (
@@ -71,16 +73,15 @@ class RunFiles:
             seed_folder: the name of a replica's folder; None for a run with one seed.
         """
         table, board = MetricsTable(folder.path), None
-        if start.checkpoint is not None:
-            origin = start.origin
-            if origin is not None and seed_folder is not None:
-                origin = origin / COPIES / seed_folder
-            table.restore(start.step, origin)
+        if start.saved is not None:
+            inside = "" if seed_folder is None else f"{COPIES}/{seed_folder}/"
+            restore_table(table, start, start.saved, f"{inside}{METRICS_FILE}", job.trainer.log_every_n_steps)
         if job.logger.tensorboard and folder.writes:
             board = RunTensorBoard(folder.path, start.step_here)
-            if start.elsewhere:
+            rebuilt = folder.path in start.without_curves
+            if start.elsewhere or rebuilt:
                 board.replay(table.rows)
-            if start.step_here is None:
+            if start.step_here is None or rebuilt:
                 board.log_markdown("config", config_text(job), 0)
         return cls(job=job, overrides=overrides, folder=folder, table=table, board=board)
 
@@ -89,10 +90,13 @@ class RunFiles:
         for logger in self.loggers:
             logger.log_metrics(values, step)
 
-    def save(self) -> None:
-        """Write everything that has been logged so far."""
-        for logger in self.loggers if self.folder.writes else ():
-            logger.save()
+    def save(self) -> str:
+        """Write everything that has been logged so far; returns the text of ``metrics.csv``."""
+        if not self.folder.writes:
+            return ""
+        if self.board is not None:
+            self.board.save()
+        return self.table.save()
 
     def finish(self, result: Result) -> None:
         """Write all files, for any status; if one cannot be written, write the others.
@@ -102,7 +106,8 @@ class RunFiles:
         Raises:
             OSError: the first error, raised after all files were tried.
         """
-        steps: list[Callable[[], None]] = [self.table.save]
+        # On the disk before the status that says that nothing is left to do.
+        steps: list[Callable[[], object]] = [partial(self.table.save, durable=True)]
         if self.board is not None:
             last = self.table.last()
             shown = {name: value for name, value in result.metrics.items() if name in last and name in IN_HPARAMS}
@@ -128,3 +133,35 @@ class RunFiles:
                     self.folder.finish(replace(result, status="failed", error=described(error)))
         if failures:
             raise failures[0]
+
+
+def restore_table(table: MetricsTable, start: Start, saved: Saved, name: str, log_every_n_steps: int) -> None:
+    """Give a table the rows up to the checkpoint: from the checkpoint, or from the files beside an older one.
+
+    Args:
+        table: of the run or of a replica.
+        start: where the run begins.
+        saved: the checkpoint.
+        name: path of the file in the run folder.
+        log_every_n_steps: as in the run's settings.
+
+    Raises:
+        ConfigError: the rows of this run are lost.
+    """
+    if saved.tables is not None:
+        table.restore(start.step, saved.tables[name])
+        if not start.elsewhere:
+            table.repair(start.step)
+        return
+    path = table.path if start.origin is None else start.origin / name
+    lost = f"{path} is missing or damaged, and {saved.path.name}, of an older version, does not contain its numbers"
+    try:
+        table.restore(start.step, read_file(path).decode())
+    except MISSING as error:
+        if start.elsewhere:
+            return
+        raise ConfigError(f"{lost}; start the run again in a new folder") from error
+    except NOT_A_TABLE as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(f"{lost}; mend the file") from error
+    if not start.elsewhere and (0 not in table.rows or max(table.rows) < start.step - log_every_n_steps):
+        raise ConfigError(f"{lost}; start the run again in a new folder")

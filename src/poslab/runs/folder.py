@@ -139,7 +139,7 @@ class RunFolder:
         """
         path = self.path / RESULT_FILE
         try:
-            write_atomically(path, _encoded(result))
+            write_atomically(path, _encoded(result), durable=True)
         except OSError:
             short = _encoded(replace(result, metrics={}, batches_by_length={}, out_of_reach={}))
             if path.exists() and len(short) <= path.stat().st_size:

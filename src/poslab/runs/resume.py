@@ -13,9 +13,10 @@ from poslab.errors import ConfigError
 from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint, run_folder_of
 from poslab.runs.events import keep_events
 from poslab.runs.folder import RunFolder
-from poslab.runs.names import CONFIG_FILE, COPIES
+from poslab.runs.names import CONFIG_FILE, COPIES, METRICS_FILE
 from poslab.runs.result import read_result, stored_status
 from poslab.runs.settings import stored_settings
+from poslab.runs.table import MetricsTable
 from poslab.system.files import MISSING, is_there, put_aside, write_atomically
 from poslab.system.shell import typed_path
 
@@ -31,6 +32,7 @@ class Start(NamedTuple):
         claimed: this run has claimed the folder already.
         seconds: the duration of the run's earlier parts.
         damaged: files of this run that cannot be used; `claim` puts them aside.
+        without_curves: folders whose event files have lost numbers; see `restore_files`.
     """
 
     saved: Saved | None = None
@@ -38,6 +40,7 @@ class Start(NamedTuple):
     claimed: bool = False
     seconds: float = 0.0
     damaged: Sequence[Path] = ()
+    without_curves: Sequence[Path] = ()
 
     @property
     def checkpoint(self) -> Path | None:
@@ -104,26 +107,43 @@ def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence
     """
     if not folder.writes:
         return
+    for path in start.damaged:
+        put_aside(path)
     if start.claimed:
         folder.claimed = True
-        for path in start.damaged:
-            put_aside(path)
         folder.mark_unfinished(job, overrides, start.seconds)
     else:
         folder.check_usable()
         folder.claim(job, overrides)
 
 
-def restore_files(folder: RunFolder, start: Start) -> None:
-    """Restore the files of a claimed folder to the state in which its checkpoint was saved."""
+def restore_files(folder: RunFolder, start: Start) -> Start:
+    """Restore the files of a claimed folder to the state in which its checkpoint was saved.
+
+    Returns:
+        the start, with the folders whose curves have to be written again from the table.
+    """
     if not folder.writes or not start.claimed:
-        return
+        return start
     folder.clear_parts()
-    keep_events(folder.path, None if start.elsewhere else start.saved)
-    last = folder.checkpoints / "last.ckpt"
-    if start.saved is not None and not start.elsewhere and start.saved.path != last:
+    saved = None if start.elsewhere else start.saved
+    without_curves = keep_events(folder.path, saved)
+    if saved is not None:
+        restore_checkpoints(folder, saved)
+    return start._replace(without_curves=without_curves)
+
+
+def restore_checkpoints(folder: RunFolder, saved: Saved) -> None:
+    """Write ``last.ckpt`` or ``best.ckpt`` again from the other one, where both contain the same step."""
+    last, best = (folder.checkpoints / f"{name}.ckpt" for name in ("last", "best"))
+    if saved.path != last:
         # The run was killed between writing best.ckpt and last.ckpt. After the final save no later one would repair it.
-        write_atomically(last, start.saved.path.read_bytes(), durable=True)
+        write_atomically(last, saved.path.read_bytes(), durable=True)
+    elif saved.tables is not None and not is_there(best):
+        table = MetricsTable(folder.path)
+        table.restore(saved.step, saved.tables[METRICS_FILE])
+        if table.best_step() == saved.step:
+            write_atomically(best, last.read_bytes(), durable=True)
 
 
 def run_of_replica(folder: Path) -> Path | None:

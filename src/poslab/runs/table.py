@@ -2,13 +2,19 @@
 
 import csv
 import io
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from poslab.runs.metrics import MONITORED
 from poslab.runs.names import METRICS_FILE
-from poslab.system.files import write_atomically
+from poslab.system.files import MISSING, read_file, write_atomically
+
+log = logging.getLogger(__name__)
+
+NOT_A_TABLE = (ValueError, TypeError, KeyError, csv.Error)
+"""What reading a text raises that is not a whole table; a file that cannot be read now is a ValueError too."""
 
 
 class MetricsTable:
@@ -26,30 +32,39 @@ class MetricsTable:
         """Add numbers of one step."""
         self.rows.setdefault(step, {}).update(metrics)
 
-    def save(self) -> None:
-        """Write the table, with the columns sorted by name; a folder that has been removed is not made again."""
+    def text(self) -> str:
+        """The content of the file, with the columns sorted by name."""
         names = sorted({name for row in self.rows.values() for name in row})
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, ["step", *names], lineterminator="\n")
         table.writeheader()
         table.writerows(self.dated())
+        return text.getvalue()
+
+    def save(self, durable: bool = False) -> str:
+        """Write the file and return its content; a folder that has been removed is not made again."""
+        text = self.text()
         with suppress(FileNotFoundError):
-            write_atomically(self.path, text.getvalue().encode(), make_folder=False)
+            write_atomically(self.path, text.encode(), durable, make_folder=False)
+        return text
 
-    def restore(self, step: int, folder: Path | None = None) -> None:
-        """Read the rows up to ``step`` from this folder's file, or from that of another run's ``folder``."""
-        path = self.path if folder is None else folder / METRICS_FILE
-        if not path.exists():
-            return
-        with open(path, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                at = int(row.pop("step"))
-                if at <= step:
-                    self.rows[at] = {name: float(value) for name, value in row.items() if value}
+    def restore(self, step: int, text: str) -> None:
+        """Take over the rows up to ``step`` of a table.
 
-    def first(self) -> dict[str, float]:
-        """The first value of every scalar."""
-        return {name: value for step in sorted(self.rows, reverse=True) for name, value in self.rows[step].items()}
+        Raises:
+            ValueError, TypeError, KeyError, csv.Error: the text is not one.
+        """
+        self.rows = rows_up_to(step, text)
+
+    def repair(self, step: int) -> None:
+        """Write the file again if it lacks some of the rows up to ``step``, and say so."""
+        try:
+            there = rows_up_to(step, read_file(self.path).decode())
+        except (*MISSING, *NOT_A_TABLE):
+            there = {}
+        if any(not texts(row) <= texts(there.get(at, {})) for at, row in self.rows.items()):
+            log.warning("%s lacks numbers up to step %d; they are restored from the checkpoint", self.path, step)
+            self.save()
 
     def last(self) -> dict[str, float]:
         """The last value of every scalar."""
@@ -66,3 +81,25 @@ class MetricsTable:
     def dated(self) -> list[dict[str, float]]:
         """Every row with its step, in the order of the steps."""
         return [{"step": step, **self.rows[step]} for step in sorted(self.rows)]
+
+
+def rows_up_to(step: int, text: str) -> dict[int, dict[str, float]]:
+    """Read the rows of a table up to a step.
+
+    Raises:
+        ValueError, TypeError, KeyError, csv.Error: the text is no such table.
+    """
+    if not text.endswith("\n"):
+        raise ValueError("the last line is cut")
+    rows = {}
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        at = int(row.pop("step"))
+        values = {name: float(value) for name, value in row.items() if value}
+        if at <= step:
+            rows[at] = values
+    return rows
+
+
+def texts(row: Mapping[str, float]) -> set[tuple[str, str]]:
+    """The numbers of a row as texts, because NaN is not equal to itself."""
+    return {(name, repr(value)) for name, value in row.items()}

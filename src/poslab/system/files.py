@@ -133,10 +133,7 @@ def write_atomically(path: Path, content: bytes, durable: bool = False, make_fol
         path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        beside.write_bytes(content)
-        if durable:
-            with open(beside, "r+b") as file:
-                os.fsync(file.fileno())
+        _write_durably(beside, content) if durable else beside.write_bytes(content)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -150,7 +147,7 @@ def write_first(path: Path, content: bytes) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        beside.write_bytes(content)
+        _write_durably(beside, content)
         try:
             os.link(beside, path)
         except FileExistsError:
@@ -161,3 +158,10 @@ def write_first(path: Path, content: bytes) -> None:
                 file.write(content)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -17,7 +17,7 @@ from poslab.runs.events import event_sizes
 from poslab.runs.folder import RunFolder
 from poslab.runs.metrics import MONITORED
 from poslab.runs.table import MetricsTable
-from poslab.system.files import write_atomically
+from poslab.system.files import is_there, write_atomically
 from poslab.system.signals import DeferredSignals
 from poslab.training.best_scores import log_test_scores
 from poslab.training.module import TrainingModule
@@ -88,6 +88,9 @@ class Checkpoints(Checkpoint):
         # Lightning has just installed a handler that would end the process with exit code 0.
         self.signals.install()
         self._saved_at = time.monotonic()
+        assert isinstance(pl_module, TrainingModule)
+        if trainer.global_step:
+            self._export(trainer, pl_module, only_missing=True)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -115,16 +118,22 @@ class Checkpoints(Checkpoint):
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         # Not at the end of the training loop, which a run that was stopped after its last step does not enter again.
         assert isinstance(pl_module, TrainingModule)
+        self._export(trainer, pl_module, only_missing=True)
         log_test_scores(trainer, pl_module, self.started_from)
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # A run that resumes here does not log these numbers again, so they are written first.
+        # A run that resumes here does not log these numbers again, so the checkpoint contains them too.
+        tables = {}
         for files in self.replicas.all_files():
-            files.save()
+            tables[files.table.path.relative_to(self.folder.path).as_posix()] = files.save()
         # Plain values only: a checkpoint has to load with weights_only=True.
-        checkpoint["run"] = {"settings": self.settings, "events": event_sizes(self.folder.path)}
+        checkpoint["run"] = {
+            "settings": self.settings,
+            "events": event_sizes(self.folder.path),
+            "tables": tables,
+        }
 
     def _stop_asked(self, trainer: lightning.Trainer) -> bool:
         """Whether a signal has asked any rank to stop."""
@@ -156,16 +165,27 @@ class Checkpoints(Checkpoint):
             write_atomically(last, best.read_bytes(), durable=True)
         self._saved_at = time.monotonic()
 
-    def _export(self, trainer: lightning.Trainer, module: TrainingModule) -> None:
-        """Write the checkpoints of each active replica that has a folder of its own."""
+    def _export(self, trainer: lightning.Trainer, module: TrainingModule, only_missing: bool = False) -> None:
+        """Write the checkpoints of each active replica that has a folder of its own.
+
+        Args:
+            trainer: at the end of an epoch, or at the beginning or the end of a fit.
+            module: holds the models.
+            only_missing: write only what was lost before this part of the run and is the present state.
+        """
         for index in self.replicas.active():
             replica = self.replicas[index]
             if replica is self.replicas.means:
                 continue
-            model, settings = module.learner.model_of(index), model_settings(replica.job)
-            content = export(model, settings, trainer.global_step, trainer.current_epoch)
-            for name in ("last", "best") if is_best(replica.table) else ("last",):
-                write_atomically(replica.folder.checkpoints / f"{name}.ckpt", content)
+            best = replica.table.best_step() == trainer.global_step if only_missing else is_best(replica.table)
+            paths = [replica.folder.checkpoints / f"{name}.ckpt" for name in (("last", "best") if best else ("last",))]
+            if only_missing:
+                paths = [path for path in paths if not is_there(path)]
+            if paths:
+                model, settings = module.learner.model_of(index), model_settings(replica.job)
+                content = export(model, settings, trainer.global_step, trainer.current_epoch)
+                for path in paths:
+                    write_atomically(path, content)
 
 
 def is_best(table: MetricsTable) -> bool:
