@@ -18,6 +18,7 @@ from poslab.runs.resume import Start
 from poslab.runs.table import NOT_A_TABLE, MetricsTable
 from poslab.runs.tensorboard import RunTensorBoard
 from poslab.system.files import MISSING, read_file
+from poslab.system.ranks import is_rank_zero
 
 # The numbers in the HParams tab.
 IN_HPARAMS = (
@@ -150,7 +151,7 @@ def restore_table(table: MetricsTable, start: Start, saved: Saved, name: str, lo
     """
     if saved.tables is not None:
         table.restore(start.step, saved.tables[name])
-        if not start.elsewhere:
+        if not start.elsewhere and is_rank_zero():
             table.repair(start.step)
         return
     path = table.path if start.origin is None else start.origin / name

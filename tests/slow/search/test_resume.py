@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="the extra [optuna] is not installed")
 
+from support.holding import held_by_another
 from support.played_searches import EARLY, QUICK, RATE, SPACE, Console, another, by_rate
 
 
@@ -61,6 +62,24 @@ def test_another_search_cannot_go_on_in_its_place(console: Console) -> None:
     # Other bounds, and what does not decide a result, are free.
     assert console("optimizer.lr=tag(log,interval(0.001,0.02))", *QUICK, *more, "logger=none") == 0
     assert len(console.jobs()) == 4
+
+
+@pytest.mark.parametrize("storage", [None, "sqlite:///all.db"])
+def test_a_renamed_search_whose_journal_was_cut_goes_on(console: Console, storage: str | None) -> None:
+    """Field case N25; and two searches on one folder."""
+    options = (RATE, *QUICK, *(() if storage is None else (f"hydra.sweeper.storage={storage}",)))
+    assert console(*options, "hydra.sweeper.n_trials=2") == 0
+    folder = console.folder.rename(console.folder.with_name("renamed"))
+    if storage is None:
+        with open(folder / "study.journal", "ab") as file:
+            file.write(b'{"op_code":5,"wor')
+    resume = ("hydra.sweeper.n_trials=3", "sweep.resume=latest")
+    with held_by_another(folder) as process:
+        assert console(*options, *resume) == 1
+    assert f"renamed is in use by process {process} on" in console.err
+    assert console(*options, *resume) == 0
+    assert console.found()["counts"] == {"completed": 3}
+    assert ("study.journal is damaged; it is cut back" in console.out) == (storage is None)
 
 
 def test_a_grid_sweeps_folder_holds_no_search(console: Console) -> None:

@@ -1,6 +1,7 @@
 """Opens the Optuna study of a search: a new one, or the stored one if it is of the same search."""
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,11 @@ from poslab.config.overrides import key_of
 from poslab.errors import ConfigError
 from poslab.sweeps.search.options import JOURNAL_FILE, Options, open_storage, quiet
 from poslab.sweeps.search.space import Parameter, check_same_space, stored_form
+from poslab.sweeps.search.summary import JSON_FILE
 from poslab.sweeps.sweep import Sweep
+from poslab.system.files import MISSING, is_there, put_aside, read_file, write_atomically
+
+log = logging.getLogger(__name__)
 
 
 def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed: Sequence[str]) -> optuna.Study:
@@ -32,7 +37,7 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
     Raises:
         ConfigError: there is no study to resume, or it is of another search.
     """
-    folder, name = sweep.folder, sweep.folder.absolute().name
+    folder = sweep.folder
     resumes = sweep.config.sweep.resume is not None
     description = {
         "objectives": [list(goal) for goal in options.goals],
@@ -40,12 +45,16 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
         "settings": fixed_settings(sweep, fixed),
     }
     nothing = f"{folder} holds no search that can be resumed"
-    if resumes and options.storage is None and not (folder / JOURNAL_FILE).exists():
-        raise ConfigError(
-            f"{nothing} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or the folder of one"
-        )
+    if resumes and options.storage is None:
+        try:
+            repair_journal(folder / JOURNAL_FILE)
+        except MISSING as error:
+            raise ConfigError(
+                f"{nothing} ({JOURNAL_FILE} is missing); give its hydra.sweeper.storage, or the folder of one"
+            ) from error
     with quiet():
         storage = open_storage(options.database, folder)
+        name = study_name(folder, optuna.get_all_study_names(storage)) if resumes else folder.absolute().name
         try:
             if resumes:
                 study = optuna.load_study(study_name=name, storage=storage, sampler=RandomSampler())
@@ -67,6 +76,56 @@ def open_study(sweep: Sweep, options: Options, space: Sequence[Parameter], fixed
         for key, value in description.items():
             study.set_user_attr(key, value)
     return study
+
+
+def repair_journal(path: Path) -> None:
+    """Cut a journal back to its last whole record: a full disk leaves half of one, to which Optuna would append.
+
+    Each trial that is lost is drawn again, and finds its job's folder as it left it.
+
+    Raises:
+        FileNotFoundError: there is no journal.
+        ConfigError: it cannot be read now.
+    """
+    content, whole = read_file(path), 0
+    for line in content.split(b"\n")[:-1]:
+        try:
+            json.loads(line)
+        except ValueError:
+            break
+        whole += len(line) + 1
+    lost = content[whole:]
+    if not lost:
+        return
+    kept = f"; the whole file is kept as {put_aside(path).name}" if b"\n" in lost else ""
+    write_atomically(path, content[:whole], durable=True)
+    log.warning("%s is damaged; it is cut back to its last whole record%s", path, kept)
+
+
+def study_name(folder: Path, stored: Sequence[str]) -> str:
+    """The name of a search's study: that of its folder when the search was started.
+
+    Args:
+        folder: of the search, which may have been renamed.
+        stored: names of all studies in the storage.
+
+    Raises:
+        ConfigError: the folder is a copy of another search's.
+    """
+    own = folder.absolute().name
+    if own in stored:
+        return own
+    try:
+        name = json.loads(read_file(folder / JSON_FILE))["study"]
+    except (*MISSING, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        # A search that was stopped before its first result; a journal contains its study alone.
+        name = stored[0] if len(stored) == 1 else own
+    original = folder.absolute().with_name(str(name))
+    if name != own and is_there(original / JSON_FILE):
+        raise ConfigError(f"{folder} is a copy of {original}, whose study it would share; resume that one")
+    return str(name)
 
 
 def fixed_settings(sweep: Sweep, fixed: Sequence[str]) -> dict[str, Any]:
