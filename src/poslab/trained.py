@@ -27,7 +27,7 @@ from poslab.config.schema import TrainConfig, checked
 from poslab.errors import ConfigError
 from poslab.runs.checkpoint import model_weights
 from poslab.runs.folder import RunFolder
-from poslab.runs.names import CONFIG_FILE, COPIES
+from poslab.runs.names import CONFIG_FILE, COPIES, newest
 from poslab.runs.result import stored_status
 from poslab.runs.settings import stored_settings
 from poslab.system.files import read_file
@@ -83,10 +83,9 @@ def find_run(run: str | Path) -> Path:
     """
     folder = Path(run)
     if str(run) == "latest":
-        runs = sorted(RUNS.glob(f"*/{CONFIG_FILE}"), key=lambda path: path.stat().st_mtime)
-        if not runs:
+        if (latest := newest(RUNS.glob(f"*/{CONFIG_FILE}"))) is None:
             raise ConfigError(f"run=latest, but {RUNS} holds no run; give a run's folder by run=")
-        return runs[-1].parent
+        return latest
     if (folder / CONFIG_FILE).is_file():
         return folder
     if folder.is_file():

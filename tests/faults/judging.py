@@ -7,7 +7,7 @@ from pathlib import Path
 from forking import Ended
 
 LONGEST_LINE = 1200
-ENDS = ("completed", "diverged", "interrupted", "failed")
+ENDS = ("completed", "diverged", "interrupted", "failed", "pruned")
 SHOWS = ("-h", "--help", "--hydra-help", "--version", "--cfg", "-c", "--info")
 # What a library says of itself, and Python of a fault that nobody caught.
 NOISE = re.compile(r"Traceback \(most recent|Logging error|\w*Warning: |Exception ignored|Set the environment variable")

@@ -303,7 +303,7 @@ def _end_of(raised: BaseException, folder: RunFolder) -> tuple[Status, BaseExcep
     """The status of a run that an exception ended, and the error to record and raise."""
     if isinstance(raised, PrunedError):
         # No failure: the search does not need the rest of this job.
-        return "interrupted", raised
+        return "pruned", raised
     if isinstance(raised, DivergedError):
         return "diverged", raised
     if isinstance(raised, (KeyboardInterrupt, SystemExit)):

@@ -17,7 +17,7 @@ from poslab.system.files import DAMAGED, MISSING, read_file
 
 log = logging.getLogger(__name__)
 
-Status = Literal["completed", "failed", "diverged", "interrupted"]
+Status = Literal["completed", "failed", "diverged", "interrupted", "pruned"]
 KEPT_BYTES = 8192
 """Size of ``result.json`` during a run: enough for its status, settings and parameters."""
 

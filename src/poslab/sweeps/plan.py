@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 from poslab.config.identity import NOT_IN_IDENTITY, Role, differences, flat, identity, role_of, without
 from poslab.config.overrides import job_overrides, key_of
 from poslab.errors import ConfigError
-from poslab.runs.names import CONFIG_FILE, EVENTS, SUPERSEDED
+from poslab.runs.names import CONFIG_FILE, EVENTS, SUPERSEDED, newest
 from poslab.runs.settings import stored_settings
-from poslab.system.files import check_writable
+from poslab.system.files import check_writable, is_there
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,14 @@ def sweep_folder(config: DictConfig) -> Path:
         )
     if wanted is None:
         check_writable(new, "hydra.sweep.dir")
-        if (new / PLAN_FILE).exists():
+        if is_there(new / PLAN_FILE):
             raise ConfigError(f"{new} already holds a sweep; resume it by sweep.resume={new}, or choose another folder")
         return new
     if wanted == "latest":
-        plans = sorted(new.parent.glob(f"*/{PLAN_FILE}"), key=lambda path: path.stat().st_mtime)
-        if not plans:
+        if (latest := newest(new.parent.glob(f"*/{PLAN_FILE}"))) is None:
             raise ConfigError(f"sweep.resume=latest, but there is no sweep in {new.parent}")
-        return plans[-1].parent
-    # Path.exists raises where a name is too long or a folder must not be read.
-    if not os.path.exists(Path(wanted) / PLAN_FILE):
+        return latest
+    if not is_there(Path(wanted) / PLAN_FILE):
         raise ConfigError(f"sweep.resume={wanted} holds no sweep ({PLAN_FILE} is missing); give the folder of one")
     return Path(wanted)
 

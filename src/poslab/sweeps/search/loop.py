@@ -261,6 +261,7 @@ class Search:
         return self.sweep.add([trial.user_attrs["overrides"] for trial in trials], set(self.space))
 
     def _pruned(self, job: Job) -> bool:
+        # Older versions stored the status interrupted.
         return str(self.sweep.result(job).get("error")).startswith(PrunedError.__name__)
 
     def _offer_pruning(self, trials: dict[str, int]) -> None:
