@@ -271,7 +271,13 @@ def recorded(
     # The job of a sweep that was killed ends a few seconds after it.
     folder.lock.patience = PATIENCE_SECONDS if brief else 0.0
     with closing(folder.lock):
-        start = find_start(job, folder)
+        try:
+            start = find_start(job, folder)
+        except ConfigError as refused:
+            if brief:
+                # Into the job's log: its folder may be another run's, which has a result already.
+                log.info("refused %s", refused)
+            raise
         if start is None:
             log.info("%s is complete already; nothing to do", folder.path)
             yield None
@@ -288,6 +294,8 @@ def recorded(
             except BaseException as raised:
                 if folder.writes and not folder.claimed:
                     # The folder is another run's, or nothing can be written there.
+                    if brief:
+                        log.info("refused %s", described(raised))
                     raise
                 status, error = _end_of(raised, folder)
                 if error is not raised:

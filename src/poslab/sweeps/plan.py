@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -87,7 +86,7 @@ def settings_in(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: they cannot be read.
     """
-    if not os.path.exists(folder / CONFIG_FILE):
+    if not is_there(folder / CONFIG_FILE):
         return {}
     try:
         return settings_of(stored_settings(folder))

@@ -20,7 +20,7 @@ from poslab.config.composing import Composer
 from poslab.config.identity import job_key
 from poslab.config.overrides import override
 from poslab.config.schema import TrainConfig
-from poslab.errors import ConfigError
+from poslab.errors import ConfigError, described
 from poslab.launchers.pool import time_left
 from poslab.preflight.ranks import check_alone
 from poslab.preflight.words import check_chosen
@@ -105,6 +105,8 @@ class Sweep:
         self.invalid: list[Job] = []
         self.repeated: list[Job] = []
         self.progress: Progress | None = None
+        self.errors: dict[str, str] = {}
+        """Of jobs that left none in their folder, by name."""
         self._notes: set[str] = set()
         with open_dict(config):
             config.hydra.sweep.dir = str(self.folder)
@@ -253,14 +255,22 @@ class Sweep:
         own = [override("hydra.sweep.dir", str(self.folder.absolute())), "resume=auto"]
         launched = [[*job.overrides, f"hydra.sweep.subdir={job.name}", *own] for job in due]
         if not self.one_after_another:
-            return list(self.launcher.launch(launched, initial_job_idx=0))
+            return self._watched(due, self.launcher.launch(launched, initial_job_idx=0))
         # Hydra's own launcher prints nothing between its jobs, so it gets one at a time.
         returned: list[Any] = []
-        for number, words in enumerate(launched):
+        for number, (job, words) in enumerate(zip(due, launched, strict=True)):
             if self.progress is not None:
                 log.info("%s", self.progress.begin())
-            returned += self.launcher.launch([words], initial_job_idx=number)
+            returned += self._watched([job], self.launcher.launch([words], initial_job_idx=number))
         return returned
+
+    def _watched(self, jobs: Sequence[Job], returned: Sequence[Any]) -> list[Any]:
+        """Note the errors of jobs that failed before they had their folder; returns what the launcher returned."""
+        for job, ended in zip(jobs, returned, strict=False):
+            error = vars(ended).get("_return_value")
+            if isinstance(error, BaseException) and self.result(job).get("status") not in ("failed", "diverged"):
+                self.errors[job.name] = described(error)
+        return list(returned)
 
     def launch_until_failure(self, jobs: Sequence[Job]) -> list[Any]:
         """Run as many jobs at a time as there are workers, until one fails or diverges.
@@ -331,9 +341,13 @@ class Sweep:
         results = {job.name: self.result(job) for job in self.jobs.values()}
         statuses = {name: result.get("status") or "not started" for name, result in results.items()}
         diverged = {name: reason for name, result in results.items() if (reason := diverged_replicas(result))}
+        failed = {
+            name: str(result.get("error")) for name, result in results.items() if result.get("status") == "failed"
+        }
+        reasons = failed | self.errors | diverged
         for name, status in statuses.items():
             if status != "completed" or name in diverged:
-                log.info("%-12s %s%s", status, name, f" ({diverged[name]})" if name in diverged else "")
+                log.info("%-12s %s%s", status, name, f" ({one_line(reasons[name])})" if name in reasons else "")
         self._compare()
         counts = Counter(statuses.values())
         counts["invalid"] = len(self.invalid)

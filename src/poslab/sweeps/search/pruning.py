@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from poslab.errors import PrunedError
+from poslab.errors import ConfigError, PrunedError
 
 PRUNING_FILE = "pruning.json"
 
@@ -18,11 +18,17 @@ def open_trial(folder: Path) -> "Trial | None":
 
     Args:
         folder: of the job.
+
+    Raises:
+        ConfigError: the file is damaged.
     """
+    path = folder.parent / PRUNING_FILE
     try:
-        search = json.loads((folder.parent / PRUNING_FILE).read_text(encoding="utf-8"))
+        search = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); resume the search, which writes it again") from error
     number = search["trials"].get(folder.name)
     return None if number is None else Trial(search, number, folder.parent)
 
