@@ -38,5 +38,6 @@ if __name__ == "__main__":
     startup.quick_exit()
     with console.one_line_errors(CONFIG_DIR):
         console.check_typed()
+        console.quote_conditions()
         require_preflight()
         main()

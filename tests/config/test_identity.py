@@ -84,6 +84,7 @@ def test_what_is_not_in_the_table_decides_the_result() -> None:
         "data.holdout",
         "deterministic",
         "trainer.num_nodes",
+        "trainer.stop_when",
         "optimizer.weight_decay_on",
     }
 
@@ -110,6 +111,7 @@ def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
         "seeds",
         "deterministic",
         "trainer.num_nodes",
+        "trainer.stop_when",
         "data.holdout",
         "optimizer.weight_decay_on",
         "pos.scale",

@@ -5,7 +5,7 @@ import shlex
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from poslab.config.overrides import job_overrides, key_of, override
+from poslab.config.overrides import job_overrides, key_of, override, quoted_condition
 from poslab.system.shell import shell_quoted
 
 AWKWARD = [
@@ -45,3 +45,21 @@ def test_how_a_job_is_started_again_does_not_make_it_another():
     kept = ["seed=1", "ckpt_path=x", "diagnostics=none", "trainer.threads=2"]
     left_out = ["resume=auto", "sweep.resume=latest", "+hydra.run.dir=x", "hydra/launcher=joblib"]
     assert job_overrides([*left_out, *kept]) == kept
+
+
+@pytest.mark.parametrize(
+    ("typed", "conditions"),
+    [
+        ("trainer.stop_when=val/exact_match>=1", ["val/exact_match>=1"]),
+        ("trainer.stop_when=val/loss<0.1,val/loss<0.01", ["val/loss<0.1", "val/loss<0.01"]),
+        ("trainer.stop_when='val/loss<0.1'", ["val/loss<0.1"]),
+        ("trainer.stop_when=null", [None]),
+    ],
+)
+def test_a_condition_is_typed_without_the_quotes_that_hydra_wants(typed: str, conditions: list[str | None]) -> None:
+    word = quoted_condition(typed)
+    read = OverridesParser.create().parse_override(word)
+    values = [*read.sweep_iterator()] if read.is_sweep_override() else [read.value()]
+    assert [getattr(value, "text", value) for value in values] == conditions
+    assert quoted_condition(word) == word
+    assert quoted_condition("task=copy") == "task=copy"

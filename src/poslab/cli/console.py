@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from poslab.cli.explain import debugging, explain
-from poslab.config.overrides import job_overrides
+from poslab.config.overrides import job_overrides, quoted_condition
 from poslab.errors import ConfigError, DivergedError
 from poslab.system.ranks import is_rank_zero, rank
 
@@ -116,6 +116,11 @@ def check_typed() -> None:
         raise ConfigError(
             "--experimental-rerun reads a pickle, which can run anything; a run's config.yaml says how to run it again"
         )
+
+
+def quote_conditions() -> None:
+    """Put the conditions of ``trainer.stop_when`` in quotes: the shell has removed those that were typed."""
+    sys.argv[1:] = [quoted_condition(word) for word in sys.argv[1:]]
 
 
 def job_errors(config_dir: Path) -> AbstractContextManager[None]:

@@ -130,6 +130,7 @@ class TrainerConfig:
     checkpoint_every_n_steps: int | None = None
     checkpoint_every_minutes: float | None = None
     num_nodes: int = 1
+    stop_when: str | None = None
 
     def __post_init__(self) -> None:
         one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))

@@ -129,7 +129,7 @@ class Diagnostic(Callback):
         assert isinstance(pl_module, TrainingModule)
         due = self.every is not None and self._validations % self.every == 0
         # At the last validation all diagnostics look, also those that look at the end of the training only.
-        if due or trainer.global_step == pl_module.total_steps:
+        if due or pl_module.ends_here(self.replica):
             self._report(trainer, pl_module)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:

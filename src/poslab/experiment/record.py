@@ -228,7 +228,7 @@ class RunRecord:
         data = None if self.trainer is None else self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, TaskData) or self.trainer is None:
             return None
-        return data.validation_rows(index, self.trainer.global_step)._asdict()
+        return data.validation_rows(index, self.replicas[index].stopped or self.trainer.global_step)._asdict()
 
     def _mean_result(self, own: Sequence[Result], status: Status, error: str | None, seconds: float) -> Result:
         """The result of a run of several replicas: the means over those that ended as the run did."""

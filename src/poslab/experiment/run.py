@@ -24,6 +24,7 @@ from poslab.training.checkpoints import room_for
 from poslab.training.learners import Prepared, prepare
 from poslab.training.module import TrainingModule
 from poslab.training.ranks import local_ranks
+from poslab.training.stopping import stop_condition
 
 
 def run(
@@ -86,6 +87,7 @@ def train(
         job.total_steps,
         job.trainer.gradient_clip_norm,
         model_settings(job),
+        stop_condition(job.trainer.stop_when),
     )
     with local_ranks(record.folder.path, job.trainer.devices, job.trainer.strategy, record.lost_rank):
         trainer = build_trainer(job, record, callbacks)

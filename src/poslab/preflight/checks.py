@@ -15,6 +15,7 @@ from poslab.runs.resume import named_checkpoint
 from poslab.system.devices import check_device
 from poslab.system.startup import quick_imports
 from poslab.tasks import Task
+from poslab.training.stopping import stop_condition
 
 if TYPE_CHECKING:
     from poslab.training.learner import Learner
@@ -66,6 +67,7 @@ def check_buildable(job: TrainConfig, task: Task, most_replicas: int = 2) -> "Le
         ConfigError: one line that names the values and the way out.
     """
     check_compiler(job)
+    stop_condition(job.trainer.stop_when)
     # Not at the top: torch, Lightning and matplotlib take seconds, and a typing error is answered at once.
     with quick_imports():
         # First, because a job that they refuse needs none of the slow imports below.

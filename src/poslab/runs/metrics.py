@@ -16,6 +16,8 @@ LOGGED = (
     "test/exact_match",
 )
 """Scalars that every completed run has logged."""
+VALIDATED = tuple(name for name in LOGGED if name.startswith("val/"))
+"""Those of each validation."""
 MONITORED = "val/loss"
 """The number whose lowest value decides which weights are the best."""
 SIMILARITY = "neighbour_similarity/offset_1"

@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 def log_test_scores(trainer: lightning.Trainer, module: TrainingModule, started_from: Path | None = None) -> None:
     """Log ``test/loss``, ``test/accuracy`` and ``test/exact_match``: the weights in ``best.ckpt`` on the test set.
 
-    Each active replica is scored with its own best weights. The numbers are logged at the last step of the run. They
-    are missing, with a warning, if no checkpoint holds the weights of the step with the lowest validation loss: the
-    file was removed or damaged, or the run started from another run's checkpoint, had its best validation before that,
-    and that run has another best one by now.
+    Each replica that has not diverged is scored with its own best weights. The numbers are logged at its last step.
+    They are missing, with a warning, if no checkpoint holds the weights of the step with the lowest validation loss:
+    the file was removed or damaged, or the run started from another run's checkpoint, had its best validation before
+    that, and that run has another best one by now.
 
     Args:
         trainer: at the end of its fit, with the model still on its device.
@@ -34,16 +34,18 @@ def log_test_scores(trainer: lightning.Trainer, module: TrainingModule, started_
     """
     if not trainer.is_global_zero:
         return
-    for index in module.replicas.active():
-        replica, seen = module.replicas[index], module.observed(index)
+    for index, replica in enumerate(module.replicas):
+        seen = module.observed(index, also_stopped=True)
+        if seen is None:
+            continue
         weights = best_weights(replica, started_from)
-        if seen is None or weights is None:
+        if weights is None:
             continue
         model = copy.deepcopy(seen.model).eval()
         model.load_state_dict(weights)
         with trainer.precision_plugin.val_step_context():
             means = score_all(model, seen.data.test_set().batches).means()
-        replica.log({f"test/{name}": value for name, value in means.items()}, trainer.global_step)
+        replica.log({f"test/{name}": value for name, value in means.items()}, replica.stopped or trainer.global_step)
     module.replicas.log_means(trainer.global_step)
 
 

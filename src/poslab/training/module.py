@@ -1,5 +1,6 @@
 """The LightningModule: what one step does and which numbers it logs."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ from poslab.training.learner import Learner
 from poslab.training.replicas import Replicas
 from poslab.training.schedule import LearningRateFactor
 from poslab.training.sharding import full
+from poslab.training.stopping import StopWhen
+
+log = logging.getLogger(__name__)
 
 ALGORITHMS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -37,7 +41,8 @@ class TrainingModule(lightning.LightningModule):
     """Trains N >= 1 replicas, each as if it were alone, and logs the numbers of each and their means.
 
     Every number is logged at the step ``s`` = optimiser updates so far, and describes the models after ``s`` updates.
-    A replica whose loss becomes NaN or infinite is frozen at that step; the others go on.
+    A replica whose loss becomes NaN or infinite is frozen at that step, and one whose validation passes ``stop_when``
+    after it; the others go on.
 
     Args:
         learner: the models.
@@ -47,6 +52,7 @@ class TrainingModule(lightning.LightningModule):
         total_steps: updates after which the training ends, also within an epoch; all that the Trainer plans if None.
         gradient_clip_norm: the largest norm of a replica's gradient; None does not clip.
         settings: what the model was built from, flat and in plain values; every checkpoint holds them.
+        stop_when: the condition on a replica's validation that stops it; None: none does.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class TrainingModule(lightning.LightningModule):
         total_steps: int | None = None,
         gradient_clip_norm: float | None = None,
         settings: Mapping[str, Any] | None = None,
+        stop_when: StopWhen | None = None,
     ) -> None:
         super().__init__()
         # The whole step is `training_step`; Lightning's own refuses to clip with a fused optimiser under bf16.
@@ -75,7 +82,9 @@ class TrainingModule(lightning.LightningModule):
         """Of each step since the last logged one: (N,)."""
         self.validation: dict[str, float] = {}
         """What the last validation found: the mean over the active replicas, by tag."""
+        self.stop_when = stop_when
         self._total_steps = total_steps
+        self._ended_at: int | None = None
         self._scores: list[Score] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -87,13 +96,20 @@ class TrainingModule(lightning.LightningModule):
 
     @property
     def total_steps(self) -> int:
-        """Updates after which the training ends."""
+        """Updates after which the training ends; once it has ended earlier than planned, those that it had."""
+        if self._ended_at is not None:
+            return self._ended_at
         return int(self.trainer.estimated_stepping_batches) if self._total_steps is None else self._total_steps
 
-    def observed(self, replica: int = 0) -> Observed | None:
-        """What the diagnostics of one replica inspect; None for one that has diverged."""
+    def ends_here(self, replica: int = 0) -> bool:
+        """Whether the present step is the last one of a replica."""
+        step = self.trainer.global_step
+        return step in (self.total_steps, self.replicas[replica].stopped)
+
+    def observed(self, replica: int = 0, also_stopped: bool = False) -> Observed | None:
+        """What the diagnostics of one replica inspect; None for one that has diverged or was stopped before."""
         one = self.replicas[replica]
-        if one.diverged is not None:
+        if one.diverged is not None or (one.frozen and not also_stopped):
             return None
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, TaskData)
@@ -122,21 +138,23 @@ class TrainingModule(lightning.LightningModule):
         """One update of every active replica."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         step = self.trainer.global_step
+        if self.stop_when is not None:
+            self.replicas.freeze_stopped(step + 1)
         # The last step too, so that the curve reaches the end.
         due = step % self.log_every_n_steps == 0 or step + 1 == self.total_steps
         self.replicas.count_batch(batch.seq_lens)
         losses = self.learner.losses(batch)
         logged = self._watch(losses.detach(), due)
-        diverged = self.replicas.diverged()
+        frozen = self.replicas.inactive()
 
         # Outside autocast, as torch asks for the backward pass and the update.
         with torch.autocast(self.device.type, enabled=False):
             optimizer.zero_grad()  # type: ignore[union-attr]
-            if diverged:
-                losses = losses.index_fill(0, torch.tensor(diverged, device=losses.device), 0.0)
+            if frozen:
+                losses = losses.index_fill(0, torch.tensor(frozen, device=losses.device), 0.0)
             # The sum: the gradient of each replica is then its own, as if it were alone.
             self.manual_backward(losses.sum())
-            with self.learner.frozen(diverged):
+            with self.learner.frozen(frozen):
                 if due or self.gradient_clip_norm:
                     norms = self.learner.gradient_norms()
                 if due:
@@ -186,7 +204,11 @@ class TrainingModule(lightning.LightningModule):
         self._scores.append(self.learner.scores(batch))
 
     def on_validation_epoch_end(self) -> None:
-        self._report_validation()
+        values = self._report_validation()
+        if self.stop_when is not None:
+            self._stop(self.stop_when, values[self.stop_when.metric])
+        if self.trainer.should_stop:
+            self._ended_at = self.trainer.global_step
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[payload.KEY] = payload.state_of(
@@ -205,6 +227,9 @@ class TrainingModule(lightning.LightningModule):
             payload.check_shapes(checkpoint["state_dict"], self.state_dict())
         stored = checkpoint[payload.KEY]
         self.learner.random_states = payload.restore(stored, self.replicas, self.device)
+        self.replicas.freeze_stopped(checkpoint["global_step"])
+        if not self.replicas.go_on():
+            self._ended_at, self.trainer.should_stop = checkpoint["global_step"], True
         self.epoch_losses, self.window_losses = (
             [] if by_rank is None else [*by_rank[self.global_rank].to(self.device)]
             for by_rank in (stored["epoch_losses"], stored["window_losses"])
@@ -224,15 +249,39 @@ class TrainingModule(lightning.LightningModule):
 
     def _logged_losses(self, losses: Tensor) -> dict[str, list[float]]:
         """The losses (N,) of a step and their means since the last logged step; the next window begins."""
-        values = {"train/loss": losses, "train/loss_mean": torch.stack(self.window_losses).mean(0)}
+        means = self._window(losses)
         self.window_losses.clear()
-        means = {name: self._over_ranks(value).tolist() for name, value in values.items()}
         for name, mean in means.items():
             self._freeze(name, mean)
         return means
 
-    def _report_validation(self) -> None:
-        """Log what the validation steps have found, and forget it."""
+    def _window(self, losses: Tensor) -> dict[str, list[float]]:
+        """The losses (N,) of a step and their means since the last logged step."""
+        values = {"train/loss": losses, "train/loss_mean": torch.stack(self.window_losses).mean(0)}
+        return {name: self._over_ranks(value).tolist() for name, value in values.items()}
+
+    def _stop(self, condition: StopWhen, values: Sequence[float]) -> None:
+        """Stop each replica whose value passes the condition, and the training when no other replica is left."""
+        step = self.trainer.global_step
+        passed = [index for index in self.replicas.active() if condition.holds(values[index])]
+        # Rank 0 decides for all: the last digits of a GPU's numbers may differ.
+        passed = self.trainer.strategy.broadcast(passed)
+        for index in passed:
+            self.replicas[index].stopped = step
+            of = f"seed {self.replicas[index].seed} at " if len(self.replicas) > 1 else ""
+            log.info("stop   %sstep %d of %d: %s", of, step, self.total_steps, condition)
+        if passed and self.window_losses:
+            # The last step of these was not known to be their last.
+            last = self._window(self.window_losses[-1])
+            for index in passed if self.trainer.is_global_zero else ():
+                self.replicas[index].log({name: means[index] for name, means in last.items()}, step - 1)
+        if not self.replicas.go_on():
+            self.trainer.should_stop = True
+            if self.trainer.is_global_zero:
+                self.replicas.log_means(step - 1)
+
+    def _report_validation(self) -> dict[str, list[float]]:
+        """Log what the validation steps have found, and forget it; returns the values of all replicas by tag."""
         total = Score(*(torch.stack(parts).sum(0) for parts in zip(*self._scores, strict=True)))
         self._scores.clear()
         by_replica = [Score(*(part[index] for part in total)).means() for index in range(len(self.replicas))]
@@ -241,8 +290,9 @@ class TrainingModule(lightning.LightningModule):
         self._log(values, self.trainer.global_step)
         active = self.replicas.active()
         self.validation = {
-            name: sum(column[index] for index in active) / len(active) for name, column in values.items()
+            name: sum(column[index] for index in active) / len(active) for name, column in values.items() if active
         }
+        return values
 
     def _over_ranks(self, values: Tensor) -> Tensor:
         """The mean over the ranks."""
@@ -276,7 +326,10 @@ class TrainingModule(lightning.LightningModule):
         }
         for index, reason in reasons.items():
             self.replicas[index].diverged = reason
-        if not self.replicas.active():
+        if any(replica.frozen for replica in self.replicas):
+            # Where nothing is left to train, those that were stopped have completed the run.
+            self.trainer.should_stop = self.trainer.should_stop or not self.replicas.go_on()
+        elif not self.replicas.active():
             last = [*reasons.values()][-1]
             n = len(self.replicas)
             raise DivergedError(last if n == 1 else f"all {n} replicas have diverged, the last one so: {last}")

@@ -47,6 +47,7 @@ def state_of(
                 "random_state": state,
                 "batches_by_seq_len": dict(replica.batches_by_seq_len),
                 "diverged": replica.diverged,
+                "stopped": replica.stopped,
                 "start": dict(replica.start),
             }
             for replica, state in zip(replicas, random_states, strict=True)
@@ -61,7 +62,9 @@ def restore(stored: Mapping[str, Any], replicas: Replicas, device: torch.device)
     for replica, one in zip(replicas, stored["replicas"], strict=True):
         replica.batches_by_seq_len = Counter(one["batches_by_seq_len"])
         replica.diverged = one["diverged"]
-        # Older checkpoints have none; then it stays what the models of this process started from.
+        # Older checkpoints have none.
+        replica.stopped = one.get("stopped")
+        # Without it, it stays what the models of this process started from.
         replica.start = one.get("start") or replica.start
     return [one["random_state"] for one in stored["replicas"]]
 

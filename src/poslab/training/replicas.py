@@ -13,18 +13,27 @@ class Replica(RunFiles):
     """One model of a run and its files.
 
     Attributes:
-        diverged: which loss was NaN or infinite, and when; None for an active replica.
+        diverged: which loss was NaN or infinite, and when; None for a replica that has not diverged.
+        stopped: the step at which ``trainer.stop_when`` stopped it; None for one that it has not stopped.
+        frozen: it was stopped at a step before the present one.
         batches_by_seq_len: batches trained on so far, by the tokens T of their rows.
         start: how large its vectors were before training, see `poslab.model.start.start_scales`.
     """
 
     diverged: str | None = None
+    stopped: int | None = None
+    frozen: bool = False
     batches_by_seq_len: Counter[int] = field(default_factory=Counter)
     start: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
         return self.job.seed
+
+    @property
+    def active(self) -> bool:
+        """Whether the present step is one of its own; that at which it was stopped is."""
+        return self.diverged is None and not self.frozen
 
 
 class Replicas:
@@ -49,12 +58,25 @@ class Replicas:
         return len(self._replicas)
 
     def active(self) -> list[int]:
-        """The indices of the replicas that have not diverged."""
-        return [index for index, replica in enumerate(self._replicas) if replica.diverged is None]
+        """The indices of the replicas that have not diverged and were not stopped before the present step."""
+        return [index for index, replica in enumerate(self._replicas) if replica.active]
+
+    def inactive(self) -> list[int]:
+        """The indices of the others."""
+        return [index for index, replica in enumerate(self._replicas) if not replica.active]
 
     def diverged(self) -> list[int]:
-        """The indices of those that have."""
+        """The indices of those that have diverged."""
         return [index for index, replica in enumerate(self._replicas) if replica.diverged is not None]
+
+    def go_on(self) -> bool:
+        """Whether a replica is left to train."""
+        return any(replica.active and replica.stopped is None for replica in self._replicas)
+
+    def freeze_stopped(self, step: int) -> None:
+        """Freeze the replicas that were stopped before a step."""
+        for replica in self._replicas:
+            replica.frozen = replica.stopped is not None and replica.stopped < step
 
     def all_files(self) -> list[RunFiles]:
         """The files of every replica and those of the run, each once."""
@@ -72,10 +94,14 @@ class Replicas:
         self.log_means(step)
 
     def log_means(self, step: int) -> None:
-        """Log the mean of each number that the active replicas have logged at this step and the run has not."""
+        """Log the mean of each number that the active replicas have logged at this step and the run has not.
+
+        A replica that was stopped before counts with its last value.
+        """
         known = self.means.table.rows.get(step, {})
         rows = [self._replicas[index].table.rows.get(step, {}) for index in self.active()]
         names = dict.fromkeys(name for row in rows for name in row if name not in known)
+        rows += [replica.table.last() for replica in self._replicas if replica.frozen and replica.diverged is None]
         means = {name: fmean(row[name] for row in rows if name in row) for name in names}
         if means:
             self.means.log(means, step)
