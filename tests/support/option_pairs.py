@@ -7,6 +7,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "clipping": ("trainer.gradient_clip_norm=null", "trainer.gradient_clip_norm=0.5"),
     "compile": ("compile=false", "compile=true"),
     "seeds": ("seeds=1", "seeds=2"),
+    "accumulation": ("trainer.accumulate_batches=1", "trainer.accumulate_batches=2"),
     "dropout": ("model.dropout=0", "model.dropout=0.1"),
     "tie": ("model.tie_embeddings=false", "model.tie_embeddings=true"),
     "schedule": ("optimizer.decay=none", "optimizer.decay=linear"),

@@ -62,6 +62,7 @@ SETTINGS = {
     "trainer.progress_bar": Setting(Role.EXECUTION),
     "trainer.threads": Setting(Role.EXECUTION),
     "trainer.num_nodes": Setting(Role.RESULT, before=1),
+    "trainer.accumulate_batches": Setting(Role.RESULT, before=1),
     "trainer.stop_when": Setting(Role.RESULT, before=None),
     "deterministic": Setting(Role.RESULT, before=False),
     "optimizer.weight_decay_on": Setting(Role.RESULT, before="all"),

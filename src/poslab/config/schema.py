@@ -22,6 +22,8 @@ MOST_PROCESSES = 256
 """The most processes of one job, so that a typing error does not fill the machine's process table."""
 MOST_THREADS = 1024
 MOST_WIDTH = 2**20
+MOST_BATCHES = 2**16
+"""The most batches of one update, which are in memory together."""
 VAL_TOKENS = 24_576
 LEAST_VAL_EXAMPLES, MOST_VAL_EXAMPLES = 64, 512
 """Bounds of a validation set whose size is not given; within them its examples have `VAL_TOKENS` tokens in all."""
@@ -131,6 +133,7 @@ class TrainerConfig:
     checkpoint_every_minutes: float | None = None
     num_nodes: int = 1
     stop_when: str | None = None
+    accumulate_batches: int = 1
 
     def __post_init__(self) -> None:
         one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
@@ -138,7 +141,8 @@ class TrainerConfig:
         one_of("trainer.precision", self.precision, ("32", "bf16"))
         one_of("trainer.progress_bar", self.progress_bar.lower(), ("auto", "true", "false"))
         at_least(1, self, "trainer.", "devices", "num_nodes", "max_epochs", "log_every_n_steps")
-        at_least(1, self, "trainer.", "checkpoint_every_n_steps")
+        at_least(1, self, "trainer.", "checkpoint_every_n_steps", "accumulate_batches")
+        at_most(MOST_BATCHES, self, "trainer.", "accumulate_batches")
         at_least(0, self, "trainer.", "checkpoint_every_minutes")
         at_most(MOST_PROCESSES, self, "trainer.", "devices", "num_nodes")
         for name, number in (("devices", self.devices), ("num_nodes", self.num_nodes)):

@@ -1,7 +1,7 @@
 """The data of one seed, and the Lightning data module that stacks the batches of several seeds."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import lightning
 import numpy as np
@@ -19,6 +19,7 @@ from poslab.data.stream import (
     ReplicaBatch,
     ReplicaStream,
     StepSampler,
+    UpdateBatches,
     loader,
     on_device,
     side_by_side,
@@ -26,6 +27,8 @@ from poslab.data.stream import (
 from poslab.errors import ConfigError
 from poslab.tasks import Task
 from poslab.tasks.base import Batch
+
+Batches = TypeVar("Batches", ReplicaBatch, list[ReplicaBatch])
 
 
 class Probe(NamedTuple):
@@ -74,10 +77,10 @@ class SeedData:
         """Generate the test set: as many examples as in validation, of the same lengths."""
         return self.examples(self.config.n_val_examples(self.task.seq_len), self.task.lengths, "test")
 
-    def validation_rows(self, n_steps: int) -> ValidationRows:
-        """Count the validation rows, and those that are in the first ``n_steps`` training batches, generated again."""
+    def validation_rows(self, n_batches: int) -> ValidationRows:
+        """Count the validation rows, and those that are in the first training batches, which are generated again."""
         met, stream = MetRows(self.validation), self.training_stream()
-        for step in range(n_steps):
+        for step in range(n_batches):
             met.add(stream.sample(step).tokens)
         return met.counts()
 
@@ -99,13 +102,21 @@ class TaskData(lightning.LightningDataModule):
         seeds: of the replicas.
         vocab_size: of the model.
         one_shape: pad all training batches to the longest length, for a compiled step that needs a single shape.
+        accumulate: batches of an update; with more than one, an item of the training data is the list of them.
     """
 
     def __init__(
-        self, task: Task, config: DataConfig, seeds: Sequence[int], vocab_size: int, one_shape: bool = False
+        self,
+        task: Task,
+        config: DataConfig,
+        seeds: Sequence[int],
+        vocab_size: int,
+        one_shape: bool = False,
+        accumulate: int = 1,
     ) -> None:
         super().__init__()
         self.config = config
+        self.accumulate = accumulate
         self.at_least = task.seq_len if one_shape else 0
         self.replicas = [SeedData(task, config, seed, vocab_size) for seed in seeds]
         self._met = MetByReplica([replica.validation for replica in self.replicas])
@@ -124,12 +135,15 @@ class TaskData(lightning.LightningDataModule):
         streams = [replica.training_stream() for replica in self.replicas]
         stream = ReplicaStream(streams, self.at_least, rank=rank, world_size=world_size)
         sampler = StepSampler(self.config.steps_per_epoch, self._updates_so_far)
-        return loader(stream, sampler, self.config.num_workers)
+        batches = stream if self.accumulate == 1 else UpdateBatches(stream, self.accumulate)
+        return loader(batches, sampler, self.config.num_workers)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return loader(self.validation, range(len(self.validation)), 0)
 
-    def transfer_batch_to_device(self, batch: ReplicaBatch, device: torch.device, dataloader_idx: int) -> ReplicaBatch:
+    def transfer_batch_to_device(self, batch: Batches, device: torch.device, dataloader_idx: int) -> Batches:
+        if isinstance(batch, list):
+            return [self.transfer_batch_to_device(one, device, dataloader_idx) for one in batch]
         # Of several ranks, each has only its own rows.
         if self.trainer is not None and self.trainer.training and self.trainer.world_size == 1:
             self._met.add(batch)
@@ -139,12 +153,13 @@ class TaskData(lightning.LightningDataModule):
     def validation_rows(self, replica: int, n_steps: int) -> ValidationRows:
         """Count the validation rows of one replica, and those among its training rows so far.
 
-        If this process has not had all ``n_steps`` training batches (several ranks, or a run that was resumed from a
-        checkpoint of an older version), they are generated again.
+        If this process has not had the training batches of all ``n_steps`` updates (several ranks, or a run that was
+        resumed from a checkpoint of an older version), they are generated again.
         """
-        if self._met.n_batches == n_steps:
+        n_batches = n_steps * self.accumulate
+        if self._met.n_batches == n_batches:
             return self._met.counts(replica)
-        return self.replicas[replica].validation_rows(n_steps)
+        return self.replicas[replica].validation_rows(n_batches)
 
     def state_dict(self) -> dict[str, Any]:
         return self._met.state_dict()

@@ -159,6 +159,22 @@ class ReplicaStream(Dataset[ReplicaBatch]):
         return ReplicaBatch(whole.tokens[:, rows].clone(), whole.targets[:, rows].clone(), whole.seq_lens)
 
 
+class UpdateBatches(Dataset[list[ReplicaBatch]]):
+    """The batches of each update where one takes several: item ``step`` is batches ``n step`` to ``n step + n - 1``.
+
+    Args:
+        stream: the batches by number.
+        n: batches of an update.
+    """
+
+    def __init__(self, stream: ReplicaStream, n: int) -> None:
+        self.stream = stream
+        self.n = n
+
+    def __getitem__(self, step: int) -> list[ReplicaBatch]:
+        return [self.stream[self.n * step + index] for index in range(self.n)]
+
+
 def side_by_side(batches: Sequence[Batch], at_least: int = 0) -> ReplicaBatch:
     """Stack the batches of all replicas; rows are padded to the longest, or to ``at_least``, with ignored tokens."""
     seq_lens = tuple(batch.tokens.shape[1] for batch in batches)

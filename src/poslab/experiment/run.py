@@ -78,7 +78,9 @@ def train(
     for index, replica in enumerate(record.replicas):
         replica.start = start_scales(learner.model_of(index), task.seq_len)
     seeds = [replica.seed for replica in record.replicas]
-    data = TaskData(task, job.data, seeds, model.vocab_size, one_shape=learner.one_shape)
+    data = TaskData(
+        task, job.data, seeds, model.vocab_size, one_shape=learner.one_shape, accumulate=job.trainer.accumulate_batches
+    )
     module = TrainingModule(
         learner,
         record.replicas,

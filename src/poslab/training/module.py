@@ -134,22 +134,21 @@ class TrainingModule(lightning.LightningModule):
         factor = LearningRateFactor(config.warmup_steps, config.decay, self.total_steps)
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, factor)]
 
-    def training_step(self, batch: ReplicaBatch, batch_idx: int) -> None:
-        """One update of every active replica."""
+    def training_step(self, batch: ReplicaBatch | list[ReplicaBatch], batch_idx: int) -> None:
+        """One update of every active replica, by one batch or by the mean gradient of several."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         step = self.trainer.global_step
         if self.stop_when is not None:
             self.replicas.freeze_stopped(step + 1)
         # The last step too, so that the curve reaches the end.
         due = step % self.log_every_n_steps == 0 or step + 1 == self.total_steps
-        self.replicas.count_batch(batch.seq_lens)
-        losses = self.learner.losses(batch)
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        losses = self._losses(batch)
         logged = self._watch(losses.detach(), due)
         frozen = self.replicas.inactive()
 
         # Outside autocast, as torch asks for the backward pass and the update.
         with torch.autocast(self.device.type, enabled=False):
-            optimizer.zero_grad()  # type: ignore[union-attr]
             if frozen:
                 losses = losses.index_fill(0, torch.tensor(frozen, device=losses.device), 0.0)
             # The sum: the gradient of each replica is then its own, as if it were alone.
@@ -234,6 +233,22 @@ class TrainingModule(lightning.LightningModule):
             [] if by_rank is None else [*by_rank[self.global_rank].to(self.device)]
             for by_rank in (stored["epoch_losses"], stored["window_losses"])
         )
+
+    def _losses(self, batch: ReplicaBatch | list[ReplicaBatch]) -> Tensor:
+        """The losses (N,) of an update, with gradient; of several batches the mean.
+
+        The gradients of all batches but the last have then been added up already, so that only one graph is in memory.
+        """
+        if isinstance(batch, ReplicaBatch):
+            self.replicas.count_batch(batch.seq_lens)
+            return self.learner.losses(batch)
+        earlier = torch.zeros(len(self.replicas), device=self.device)
+        for one in batch[:-1]:
+            losses = self._losses(one) / len(batch)
+            with torch.autocast(self.device.type, enabled=False):
+                self.manual_backward(losses.sum())
+            earlier += losses.detach()
+        return earlier + self._losses(batch[-1]) / len(batch)
 
     def _watch(self, losses: Tensor, due: bool) -> dict[str, list[float]]:
         """Keep the losses (N,) of a step and freeze what diverged; returns what to log if the step is due."""
