@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from poslab.model import LanguageModel
 
 RUNS = Path("outputs/runs")
+ELSEWHERE = (Role.HYDRA, Role.ORIGIN)
+"""Settings that are not about the model: files that they name may be gone."""
 
 
 class Trained(NamedTuple):
@@ -130,7 +132,7 @@ def settings_of(folder: Path) -> TrainConfig:
     """
     file = folder / CONFIG_FILE
     # The file may be anything, so a key may be a number.
-    settings = {key: value for key, value in stored_settings(folder).items() if role_of(str(key)) is not Role.HYDRA}
+    settings = {key: value for key, value in stored_settings(folder).items() if role_of(str(key)) not in ELSEWHERE}
     # A run writes plain values only. In a file from somebody else, an interpolation could read the environment.
     references = [key for key, value in flat(settings).items() if "${" in str(value)]
     if references:

@@ -85,6 +85,7 @@ def test_what_is_not_in_the_table_decides_the_result() -> None:
         "deterministic",
         "trainer.num_nodes",
         "trainer.stop_when",
+        "init_from_sha256",
         "trainer.accumulate_batches",
         "optimizer.weight_decay_on",
     }
@@ -113,6 +114,7 @@ def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
         "deterministic",
         "trainer.num_nodes",
         "trainer.stop_when",
+        "init_from_sha256",
         "trainer.accumulate_batches",
         "data.holdout",
         "optimizer.weight_decay_on",

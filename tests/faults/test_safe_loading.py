@@ -86,14 +86,14 @@ def tampered(run: Path, to: Path, part: str, value: Any) -> Path:
     "part",
     ["state_dict", *(pytest.param(part, marks=pytest.mark.faults) for part in ("hyper_parameters", "loops", "poslab"))],
 )
-@pytest.mark.parametrize("place", ["resume", "ckpt_path", "evaluate", "generate"])
+@pytest.mark.parametrize("place", ["resume", "ckpt_path", "init_from", "evaluate", "generate"])
 def test_a_tampered_checkpoint_runs_nothing(part: str, place: str, run: Path, server: Server, tmp_path: Path) -> None:
     there = tampered(run, tmp_path / "run", part, MakesAFolder(tmp_path / "made"))
     checkpoint = there / "checkpoints/last.ckpt"
     if place in ("evaluate", "generate"):
         ended = server.start(tmp_path, "run=run", script=f"{place}.py")
-    elif place == "ckpt_path":
-        ended = server.start(tmp_path, *QUIET, f"ckpt_path={checkpoint}", "hydra.run.dir=new")
+    elif place in ("ckpt_path", "init_from"):
+        ended = server.start(tmp_path, *QUIET, f"{place}={checkpoint}", "hydra.run.dir=new")
     else:
         ended = server.start(tmp_path, *QUIET, "resume=auto", "hydra.run.dir=run")
     assert not (tmp_path / "made").exists()

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from poslab.config.identity import NOT_IN_IDENTITY, Role, choice_of, flat, role_of, without
@@ -20,6 +21,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
     """A job's ``config.yaml`` as ``model.d_model`` to 32, without what only says where to write and what to show.
 
     A class named by ``_target_`` is shown as its module, as on the command line: ``pos`` is ``sinusoidal``.
+    ``init_from`` is shown by its last name and the checksum of its weights.
     """
     settings: dict[str, Value] = {}
     for key, value in without(flat(config), *_NOT_AXES).items():
@@ -28,6 +30,9 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
             settings[part] = choice_of(value)
         else:
             settings[key] = plain(value)
+    checksum = settings.pop("init_from_sha256", plain(None))
+    if checksum != plain(None):
+        settings["init_from"] = f"{Path(str(config.get('init_from'))).name} {str(checksum)[:8]}"
     return settings
 
 

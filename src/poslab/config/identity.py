@@ -23,7 +23,7 @@ class Role(Enum):
     REPLICAS = "how many seeds are trained together"
     EXECUTION = "how a run is executed: its speed, its progress bar, how often it saves"
     OUTPUT = "what a run writes beside its numbers"
-    ORIGIN = "which checkpoint a run starts from"
+    ORIGIN = "which file a run starts from"
     RESTART = "how a run or a sweep is resumed"
     HYDRA = "how Hydra composes and runs the job"
 
@@ -52,6 +52,8 @@ SETTINGS = {
     "sweep": Setting(Role.RESTART),
     "comparison": Setting(Role.OUTPUT),
     "ckpt_path": Setting(Role.ORIGIN),
+    "init_from": Setting(Role.ORIGIN),
+    "init_from_sha256": Setting(Role.RESULT, before=None),
     "diagnostics": Setting(Role.OUTPUT),
     "logger": Setting(Role.OUTPUT),
     "compile": Setting(Role.EXECUTION),

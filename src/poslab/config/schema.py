@@ -7,12 +7,13 @@ imports torch, so that a typing error is answered at once.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from poslab.config.origin import weights_checksum
 from poslab.config.rules import at_least, at_most, check_numbers, one_of
 from poslab.errors import ConfigError
 
@@ -254,6 +255,8 @@ class TrainConfig:
     seeds: int = 1
     compile: bool = False
     ckpt_path: str | None = None
+    init_from: str | None = None
+    init_from_sha256: str | None = None
     deterministic: bool = False
 
     @property
@@ -269,6 +272,7 @@ class TrainConfig:
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed={self.seed} must be in [0, 2^32)")
         self._check_seeds()
+        self._check_init_from()
         if self.data.batch_size % (self.trainer.devices * self.trainer.num_nodes):
             nodes = f" on trainer.num_nodes={self.trainer.num_nodes}" if self.trainer.num_nodes > 1 else ""
             raise ConfigError(
@@ -303,6 +307,17 @@ class TrainConfig:
                 f"one device; {one_by_one}"
             )
 
+    def _check_init_from(self) -> None:
+        if self.init_from is None:
+            return
+        if self.ckpt_path is not None:
+            raise ConfigError("init_from takes only weights and ckpt_path goes on with a whole run; give one of them")
+        if self.model.token_init != "normal":
+            raise ConfigError(
+                f"model.token_init={self.model.token_init} with init_from={self.init_from}: the token table comes from "
+                "there; leave token_init out"
+            )
+
 
 def _not_chosen(name: str, options: Any) -> bool:
     """Whether these are options that an experiment sets for a diagnostic that was not chosen."""
@@ -332,4 +347,20 @@ def checked(config: DictConfig) -> TrainConfig:
     check_numbers(OmegaConf.to_container(typed))
     result = OmegaConf.to_object(typed)
     assert isinstance(result, TrainConfig)
-    return result
+    return with_checksum(result) if result.init_from is not None else result
+
+
+def with_checksum(job: TrainConfig) -> TrainConfig:
+    """A job with ``init_from`` as an absolute path, and with the checksum of what is there.
+
+    Raises:
+        ConfigError: it is not there, or has another checksum than the job says.
+    """
+    path = Path(str(job.init_from)).absolute()
+    checksum = weights_checksum(str(path))
+    if job.init_from_sha256 not in (None, checksum):
+        raise ConfigError(
+            f"init_from={path} has changed: init_from_sha256 was {job.init_from_sha256} and is {checksum}; "
+            "give the old file, or a new run without init_from_sha256"
+        )
+    return replace(job, init_from=str(path), init_from_sha256=checksum)

@@ -125,6 +125,8 @@ class RunRecord:
         note = module.learner.model_of(0).positions.note
         if note and not self.brief:
             log.info("note   %s", note)
+        if self.job.init_from is not None:
+            log.info("start  with the weights of %s", shown_path(Path(self.job.init_from)))
         if self.start.checkpoint is not None:
             log.info("resume from %s, step %d", self.start.checkpoint.name, self.start.step)
         elif self.job.resume and not self.brief:
