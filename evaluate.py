@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {
     "run": Option("folder of a run or of a sweep's job; latest: the newest in outputs/runs"),
-    "checkpoint": Option("last (default), best, or a file", str, "last"),
+    "checkpoint": Option("last (default), best, step_<n>, or a file", str, "last"),
     "lengths": Option("score at these lengths too: 20,25,30,40", whole_numbers, []),
     "examples": Option("number of examples; default: the run's validation set", whole(1, MOST_EXAMPLES)),
     "seed": Option("seed of the validation set; default: the run's seed", whole(0, MOST_SEED)),

@@ -16,7 +16,7 @@ OPTIONS = {
     "run": Option("folder of a run or of a sweep's job; latest: the newest in outputs/runs"),
     "prompt": Option('tokens separated by spaces, in double quotes: prompt="3 1 4"; default: an example of the task'),
     "max_new_tokens": Option("number of tokens to generate; default: the whole answer", whole(1)),
-    "checkpoint": Option("last (default), best, or a file", str, "last"),
+    "checkpoint": Option("last (default), best, step_<n>, or a file", str, "last"),
     "context": Option("extend the context to so many tokens, if the position scheme has no limit", whole(1)),
     "cache": Option("false: read the whole sequence again for each token; the same answer, slower", switch, True),
     "temperature": Option("0 (default): always the most likely token; above 0: draw", number, 0.0),

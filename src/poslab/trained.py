@@ -11,6 +11,7 @@ torch is imported only when a folder with a configuration and a checkpoint has b
 """
 
 import io
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -57,7 +58,7 @@ def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
     Args:
         run: the run's folder, which may have been moved; ``latest`` for the newest in ``outputs/runs``.
         checkpoint: ``last`` (the state whose numbers the run reported at its end), ``best`` (lowest validation loss),
-            or a file.
+            ``step_<n>`` (kept by ``trainer.keep_checkpoints``), or a file.
 
     Raises:
         ConfigError: the run or the checkpoint is missing, or they do not fit each other; one line that names both.
@@ -102,14 +103,14 @@ def find_run(run: str | Path) -> Path:
 
 
 def find_checkpoint(folder: Path, checkpoint: str | Path) -> Path:
-    """Find a checkpoint: ``last`` or ``best`` of a run, or a file.
+    """Find a checkpoint: ``last``, ``best`` or ``step_<n>`` of a run, or a file.
 
     Raises:
         ConfigError: it does not exist; names those that do.
     """
     checkpoints = RunFolder(folder).checkpoints
     named = checkpoints / f"{checkpoint}.ckpt"
-    if str(checkpoint) in ("last", "best"):
+    if re.fullmatch(r"last|best|step_\d+", str(checkpoint)):
         if named.is_file():
             return named
         there = sorted(path.stem for path in checkpoints.glob("*.ckpt"))
@@ -121,7 +122,7 @@ def find_checkpoint(folder: Path, checkpoint: str | Path) -> Path:
         )
     if Path(checkpoint).is_file():
         return Path(checkpoint)
-    raise ConfigError(f"checkpoint={checkpoint} does not exist; give last, best or a file")
+    raise ConfigError(f"checkpoint={checkpoint} does not exist; give last, best, step_<n> or a file")
 
 
 def settings_of(folder: Path) -> TrainConfig:

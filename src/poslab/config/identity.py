@@ -61,6 +61,7 @@ SETTINGS = {
     "data.holdout": Setting(Role.RESULT, before=None),
     "trainer.checkpoint_every_minutes": Setting(Role.EXECUTION),
     "trainer.checkpoint_every_n_steps": Setting(Role.EXECUTION),
+    "trainer.keep_checkpoints": Setting(Role.EXECUTION),
     "trainer.progress_bar": Setting(Role.EXECUTION),
     "trainer.threads": Setting(Role.EXECUTION),
     "trainer.num_nodes": Setting(Role.RESULT, before=1),

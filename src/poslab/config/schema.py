@@ -135,6 +135,7 @@ class TrainerConfig:
     num_nodes: int = 1
     stop_when: str | None = None
     accumulate_batches: int = 1
+    keep_checkpoints: str = "0"
 
     def __post_init__(self) -> None:
         one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
@@ -153,6 +154,9 @@ class TrainerConfig:
             raise ConfigError(f"trainer.max_steps={self.max_steps} must be at least 1, or -1 for no limit")
         if self.gradient_clip_norm is not None and not self.gradient_clip_norm > 0:
             raise ConfigError(f"trainer.gradient_clip_norm={self.gradient_clip_norm} must be above 0, or null")
+        keep = self.keep_checkpoints
+        if keep != "all" and not (keep.isdecimal() and len(keep) < 10):
+            raise ConfigError(f"trainer.keep_checkpoints={keep[:20]} must be a number from 0 to 999999999, or all")
         if self.threads != "auto" and not (self.threads.isdecimal() and int(self.threads) > 0):
             raise ConfigError(f"trainer.threads={self.threads} must be a number above 0, or auto")
         if self.threads != "auto":
@@ -265,6 +269,13 @@ class TrainConfig:
         if self.trainer.max_steps != -1:
             return self.trainer.max_steps
         return self.trainer.max_epochs * self.data.steps_per_epoch
+
+    @property
+    def kept_checkpoints(self) -> int:
+        """The number of ``step_<n>.ckpt`` that the whole training leaves, at most."""
+        every_n = self.trainer.checkpoint_every_n_steps
+        written = -(-self.total_steps // self.data.steps_per_epoch) + (self.total_steps // every_n if every_n else 0)
+        return written if self.trainer.keep_checkpoints == "all" else min(written, int(self.trainer.keep_checkpoints))
 
     def __post_init__(self) -> None:
         if self.resume is not None:

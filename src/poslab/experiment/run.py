@@ -74,7 +74,7 @@ def train(
     set_threads(job, task)
     model = learner.model_of(0)
     if record.folder.writes:
-        record.folder.check_writable(room_for(model, job.seeds))
+        record.folder.check_writable(room_for(model, job.seeds, job.kept_checkpoints))
     for index, replica in enumerate(record.replicas):
         replica.start = start_scales(learner.model_of(index), task.seq_len)
     seeds = [replica.seed for replica in record.replicas]

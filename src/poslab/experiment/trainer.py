@@ -59,6 +59,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
             every_n_steps=job.trainer.checkpoint_every_n_steps,
             every_minutes=job.trainer.checkpoint_every_minutes,
             started_from=record.start.origin,
+            keep=None if job.trainer.keep_checkpoints == "all" else int(job.trainer.keep_checkpoints),
         )
     )
     return lightning.Trainer(

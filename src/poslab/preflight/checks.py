@@ -46,7 +46,7 @@ def preflight(config: DictConfig | TrainConfig, folder: Path | None) -> "Prepare
     from poslab.training.learners import Prepared
 
     if place is not None:
-        place.check_writable(room_for(learner.model_of(0), job.seeds))
+        place.check_writable(room_for(learner.model_of(0), job.seeds, job.kept_checkpoints))
     if job.ckpt_path is not None and not resumes:
         named_checkpoint(job)
     return Prepared(job, task, learner)

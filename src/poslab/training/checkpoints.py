@@ -41,6 +41,9 @@ class DurableFiles(TorchCheckpointIO):
 class Checkpoints(Checkpoint):
     """Keeps ``last.ckpt``, and as ``best.ckpt`` the one with the lowest validation loss; stops a run on a signal.
 
+    On request also ``step_<n>.ckpt`` of each epoch and each ``every_n_steps``. A checkpoint that the clock or a signal
+    asked for is not among them: a run that is stopped and resumes keeps the same ones as an undisturbed run.
+
     At the end of the run the best weights are scored on the test set.
 
     Of several replicas the run's own two files hold the whole training; each replica's hold its model alone.
@@ -57,6 +60,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: updates from one checkpoint within an epoch to the next; None for none.
         every_minutes: the same by the clock.
         started_from: folder of the run whose checkpoint this run started from by ``ckpt_path``.
+        keep: how many ``step_<n>.ckpt`` to keep, the newest ones; None for all.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: int | None = None,
         every_minutes: float | None = None,
         started_from: Path | None = None,
+        keep: int | None = 0,
     ) -> None:
         self.folder = folder
         self.replicas = replicas
@@ -78,6 +83,7 @@ class Checkpoints(Checkpoint):
         self.every_n_steps = every_n_steps
         self.every_minutes = every_minutes
         self.started_from = started_from
+        self.keep = keep
         self._saved_at = time.monotonic()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
@@ -102,6 +108,7 @@ class Checkpoints(Checkpoint):
             return
         asked = self._stop_asked(trainer)
         if asked or self._due(trainer, step):
+            self._export_step(trainer, pl_module)
             self._save(trainer)
         if asked:
             self.signals.deliver()
@@ -110,6 +117,7 @@ class Checkpoints(Checkpoint):
         assert isinstance(pl_module, TrainingModule)
         # The replicas' own first: a run that is killed in between repeats this epoch and writes them again.
         self._export(trainer, pl_module)
+        self._export_step(trainer, pl_module)
         # Rank 0 decides for all: only it has the table, and all have to write the same file.
         self._save(trainer, trainer.strategy.broadcast(is_best(self.replicas.means.table)))
         if trainer.global_step < pl_module.total_steps and self._stop_asked(trainer):
@@ -158,12 +166,34 @@ class Checkpoints(Checkpoint):
             # Saving would make the folder again, without a configuration.
             raise self.folder.lost()
         self.before_save(trainer)
-        best, last = (self.folder.checkpoints / f"{name}.ckpt" for name in ("best", "last"))
-        trainer.save_checkpoint(best if is_best else last)
-        # The best one first: a run that is killed between the two resumes from it.
-        if is_best and trainer.is_global_zero:
-            write_atomically(last, best.read_bytes(), durable=True)
+        # The last one at the end: a run that is killed before that resumes from an older one and writes all again.
+        names = [*self._kept(trainer), *(("best",) if is_best else ()), "last"]
+        first, *others = (self.folder.checkpoints / f"{name}.ckpt" for name in names)
+        trainer.save_checkpoint(first)
+        if trainer.is_global_zero:
+            prune(self.folder.checkpoints, self.keep)
+            for path in others:
+                write_atomically(path, first.read_bytes(), durable=True)
         self._saved_at = time.monotonic()
+
+    def _kept(self, trainer: lightning.Trainer) -> list[str]:
+        """The name of the checkpoint to keep of this step; empty if it is not due, or none is kept."""
+        module, step = trainer.lightning_module, trainer.global_step
+        assert isinstance(module, TrainingModule)
+        ends = step == module.total_steps or step % trainer.num_training_batches == 0
+        due = ends or (self.every_n_steps is not None and step % self.every_n_steps == 0)
+        return [f"step_{step}"] if due and self.keep != 0 else []
+
+    def _export_step(self, trainer: lightning.Trainer, module: TrainingModule) -> None:
+        """Write the checkpoint to keep of this step, if there is one, of each active replica with its own folder."""
+        for name in self._kept(trainer):
+            for index in self.replicas.active():
+                replica = self.replicas[index]
+                if replica is not self.replicas.means:
+                    model, settings = module.learner.model_of(index), model_settings(replica.job)
+                    content = export(model, settings, trainer.global_step, trainer.current_epoch)
+                    write_atomically(replica.folder.checkpoints / f"{name}.ckpt", content)
+                    prune(replica.folder.checkpoints, self.keep)
 
     def _export(self, trainer: lightning.Trainer, module: TrainingModule, only_missing: bool = False) -> None:
         """Write the checkpoints of each active replica that has a folder of its own.
@@ -194,15 +224,29 @@ def is_best(table: MetricsTable) -> bool:
     return not validated or table.best_step() == max(validated)
 
 
-def room_for(model: LanguageModel, replicas: int) -> int:
+def prune(folder: Path, keep: int | None) -> None:
+    """Remove all ``step_<n>.ckpt`` in a folder but the newest ones.
+
+    Args:
+        folder: of checkpoints.
+        keep: how many to keep; 0 and None leave all.
+    """
+    if keep:
+        numbered = {int(path.stem.removeprefix("step_")): path for path in folder.glob("step_*.ckpt")}
+        for step in sorted(numbered)[:-keep]:
+            numbered[step].unlink(missing_ok=True)
+
+
+def room_for(model: LanguageModel, replicas: int, kept: int = 0) -> int:
     """Bytes that a run's files will take, roughly: its checkpoints, one more while it is written, and the rest.
 
     Args:
         model: of one replica.
         replicas: how many.
+        kept: checkpoints of single steps.
     """
     parameters = 4 * sum(parameter.numel() for parameter in model.parameters()) * replicas
     # With the two moments of Adam; the exported ones of several replicas are without.
-    checkpoints = 3 * 3 * parameters
-    exports = 3 * parameters if replicas > 1 else 0
+    checkpoints = (3 + kept) * 3 * parameters
+    exports = (3 + kept) * parameters if replicas > 1 else 0
     return checkpoints + exports + SLACK_BYTES
