@@ -84,12 +84,8 @@ class RunFolder:
         for part in self.path.rglob(f".*{PART}"):
             part.unlink(missing_ok=True)
 
-    def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
-        """Claim the folder by writing ``config.yaml``: of several runs only one can be the first to do so.
-
-        Raises:
-            ConfigError: another run was first.
-        """
+    def _config(self, job: TrainConfig) -> bytes:
+        """The content of ``config.yaml``."""
         # In double quotes, because Windows' cmd does not know single ones.
         quoted_path = f'"{self.path.absolute().as_posix()}"'
         header = (
@@ -101,10 +97,21 @@ class RunFolder:
             "defaults": ["schema", "hydra_settings", "_self_", {"override hydra/sweeper": "grid"}],
             **asdict(job),
         }
+        return (header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).encode()
+
+    def store(self, job: TrainConfig) -> None:
+        """Write ``config.yaml`` of a claimed folder again."""
+        write_atomically(self.path / CONFIG_FILE, self._config(job), durable=True)
+
+    def claim(self, job: TrainConfig, overrides: Sequence[str]) -> None:
+        """Claim the folder by writing ``config.yaml``: of several runs only one can be the first to do so.
+
+        Raises:
+            ConfigError: another run was first.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        text = header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         try:
-            write_first(self.path / CONFIG_FILE, text.encode())
+            write_first(self.path / CONFIG_FILE, self._config(job))
         except FileExistsError as error:
             raise ConfigError(f"{self.path} was taken by another run; choose another hydra.run.dir") from error
         self.claimed = True

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from poslab.config.identity import differences, identity
+from poslab.config.identity import identity
 from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.runs.checkpoint import Saved, newest_checkpoint, read_checkpoint, run_folder_of
 from poslab.runs.events import keep_events
 from poslab.runs.folder import RunFolder
+from poslab.runs.longer import goes_further, has_later_end, refused_changes
 from poslab.runs.names import CONFIG_FILE, COPIES, METRICS_FILE
 from poslab.runs.result import read_result, stored_status
 from poslab.runs.settings import stored_settings
@@ -31,6 +32,7 @@ class Start(NamedTuple):
         elsewhere: the checkpoint is in another run's folder.
         claimed: this run has claimed the folder already.
         seconds: the duration of the run's earlier parts.
+        longer: the run has a later end than before.
         damaged: files of this run that cannot be used; `claim` puts them aside.
         without_curves: folders whose event files have lost numbers; see `restore_files`.
     """
@@ -39,6 +41,7 @@ class Start(NamedTuple):
     elsewhere: bool = False
     claimed: bool = False
     seconds: float = 0.0
+    longer: bool = False
     damaged: Sequence[Path] = ()
     without_curves: Sequence[Path] = ()
 
@@ -79,15 +82,19 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
     if folder.writes:
         # Only rank 0: it may be writing the file while the other ranks start. The ranks compare their jobs later.
         refuse_changes(folder, job)
+    # Before the status, which rank 0 changes first.
+    longer = goes_further(folder.path, job)
     result, damaged = read_result(folder.path)
-    if result.get("status") == "completed":
+    completed = result.get("status") == "completed"
+    if completed and not longer:
         return None
     if (run := run_of_replica(folder.path)) is not None:
         raise ConfigError(f"{folder.path} is one replica of the run in {run}; resume that run")
     if folder.writes:
         folder.lock.acquire()
-        if not damaged and stored_status(folder.path) == "completed":
-            # By the process that held the lock.
+        # The process that held the lock may have completed it, or given it the later end.
+        longer = goes_further(folder.path, job)
+        if not damaged and stored_status(folder.path) == "completed" and not longer:
             return None
     saved, damaged_checkpoints = newest_checkpoint(folder)
     elsewhere = saved is None and job.ckpt_path is not None
@@ -95,8 +102,13 @@ def find_start(job: TrainConfig, folder: RunFolder) -> Start | None:
         saved = named_checkpoint(job)
     elif saved is not None:
         refuse_foreign(saved, job)
-    seconds = float(result.get("wall_seconds", 0.0))
-    return Start(saved, elsewhere, claimed=True, seconds=seconds, damaged=[*damaged, *damaged_checkpoints])
+        # The process that gave it the later end may have been killed before its first checkpoint.
+        longer = longer or has_later_end(saved.settings or {}, identity(asdict(job)))
+    elif longer and completed:
+        raise ConfigError(f"{folder.path} has no checkpoint to go on from; train the longer run in a new folder")
+    seconds = float(result.get("wall_seconds") or 0.0)
+    damaged = [*damaged, *damaged_checkpoints]
+    return Start(saved, elsewhere, claimed=True, seconds=seconds, longer=longer, damaged=damaged)
 
 
 def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence[str]) -> None:
@@ -112,6 +124,8 @@ def claim(folder: RunFolder, start: Start, job: TrainConfig, overrides: Sequence
     if start.claimed:
         folder.claimed = True
         folder.mark_unfinished(job, overrides, start.seconds)
+        if start.longer:
+            folder.store(job)
     else:
         folder.check_usable()
         folder.claim(job, overrides)
@@ -158,7 +172,7 @@ def refuse_changes(folder: RunFolder, job: TrainConfig) -> None:
     Raises:
         ConfigError: names each setting that differs, with both values.
     """
-    if changes := differences(identity(stored_settings(folder.path)), identity(asdict(job))):
+    if changes := refused_changes(identity(stored_settings(folder.path)), identity(asdict(job))):
         raise ConfigError(
             f"{folder.path} cannot be resumed with other settings: {changes}; give the old ones or a new folder"
         )
@@ -199,5 +213,5 @@ def refuse_foreign(saved: Saved, job: TrainConfig) -> None:
     Raises:
         ConfigError: names each setting that differs, with both values.
     """
-    if saved.settings is not None and (changes := differences(saved.settings, identity(asdict(job)))):
+    if saved.settings is not None and (changes := refused_changes(saved.settings, identity(asdict(job)))):
         raise ConfigError(f"{saved.path} belongs to a run with other settings: {changes}; give the same ones")

@@ -191,11 +191,12 @@ class TrainingModule(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         step = self.trainer.global_step
-        if self.trainer.should_stop and self.window_losses:
+        if self.trainer.should_stop and self.window_losses and step < self.total_steps:
             # A callback has ended the training early, after a step that was not known to be the last.
             self._log(self._logged_losses(self.window_losses[-1]), step - 1)
         means = self._over_ranks(torch.stack(self.epoch_losses).mean(0)).tolist()
-        self.epoch_losses.clear()
+        if step % self.trainer.num_training_batches == 0:
+            self.epoch_losses.clear()
         self._freeze("train/loss_epoch", means)
         self._log({"train/loss_epoch": means}, step)
 
@@ -224,6 +225,8 @@ class TrainingModule(lightning.LightningModule):
         # With a shared model each rank has loaded its own part already.
         if "state_dict" in checkpoint:
             payload.check_shapes(checkpoint["state_dict"], self.state_dict())
+        if self._total_steps is not None and checkpoint["global_step"] < self._total_steps:
+            payload.reopen(checkpoint)
         stored = checkpoint[payload.KEY]
         self.learner.random_states = payload.restore(stored, self.replicas, self.device)
         self.replicas.freeze_stopped(checkpoint["global_step"])
@@ -263,9 +266,14 @@ class TrainingModule(lightning.LightningModule):
         return {}
 
     def _logged_losses(self, losses: Tensor) -> dict[str, list[float]]:
-        """The losses (N,) of a step and their means since the last logged step; the next window begins."""
+        """The losses (N,) of a step and their means since the last logged step.
+
+        The next window begins, unless this step is logged because it is the last one: the run may get more steps.
+        """
         means = self._window(losses)
-        self.window_losses.clear()
+        step = self.trainer.global_step
+        if step + 1 != self._total_steps or step % self.log_every_n_steps == 0:
+            self.window_losses.clear()
         for name, mean in means.items():
             self._freeze(name, mean)
         return means

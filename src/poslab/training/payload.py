@@ -121,6 +121,26 @@ def _translate_first(checkpoint: dict[str, Any]) -> None:
         callbacks["Diagnostics"] = {"replicas": callbacks.pop("Looks")["copies"]}
 
 
+def reopen(checkpoint: dict[str, Any]) -> None:
+    """Make a checkpoint of the end of a run one from which the run goes on to a later end, in place.
+
+    If the run ended within an epoch, its last validation and the end of its epoch belong to that end only.
+    """
+    fit = checkpoint["loops"]["fit_loop"]
+    progress = fit["epoch_progress"]
+    within = not fit["epoch_loop.batch_progress"]["is_last_batch"]
+    if not within or progress["current"]["processed"] < progress["current"]["ready"]:
+        return
+    for counted in ("current", "total"):
+        progress[counted]["processed"] -= 1
+    for diagnostics in checkpoint["callbacks"].get("Diagnostics", {}).get("replicas", []):
+        for state in diagnostics.values():
+            state["validations"] -= 1
+    for replica in checkpoint[KEY]["replicas"]:
+        if replica.get("stopped") == checkpoint["global_step"]:
+            replica["stopped"] = None
+
+
 def export(model: LanguageModel, settings: Mapping[str, Any], step: int, epoch: int) -> bytes:
     """A checkpoint of one replica's model alone; it loads as a single run's does, but no training resumes from it."""
     content = {
