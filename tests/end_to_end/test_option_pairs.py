@@ -15,7 +15,7 @@ from support.runs import train
 
 def test_the_rows_hold_every_pair_that_can_be() -> None:
     assert set().union(*map(pairs_of, [*ALONE, *REST])) >= all_pairs()
-    assert len(all_pairs()) == 4 * 36 - len(REFUSED)
+    assert len(all_pairs()) == 4 * 45 - len(REFUSED)
     assert any("trainer.precision=bf16" in row and "trainer.gradient_clip_norm=0.5" in row for row in ALONE)
 
 

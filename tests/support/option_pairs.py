@@ -8,6 +8,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "compile": ("compile=false", "compile=true"),
     "seeds": ("seeds=1", "seeds=2"),
     "accumulation": ("trainer.accumulate_batches=1", "trainer.accumulate_batches=2"),
+    "stop": ("trainer.stop_when=null", "trainer.stop_when='val/loss>0'"),
     "dropout": ("model.dropout=0", "model.dropout=0.1"),
     "tie": ("model.tie_embeddings=false", "model.tie_embeddings=true"),
     "schedule": ("optimizer.decay=none", "optimizer.decay=linear"),
