@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -68,8 +70,13 @@ def cut(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
+    """Change a byte of a tensor; between two of them a byte is padding, which is not read."""
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
     bytes_ = bytearray(path.read_bytes())
-    bytes_[len(bytes_) // 2] ^= 1
+    # After the entry's header come its name and an extra field, whose lengths are the header's last two numbers.
+    name, extra = struct.unpack_from("<HH", bytes_, largest.header_offset + 26)
+    bytes_[largest.header_offset + 30 + name + extra + largest.file_size // 2] ^= 1
     path.write_bytes(bytes_)
 
 
