@@ -19,7 +19,6 @@ from poslab.config.schema import TrainConfig, checked
 from poslab.data.stream import BatchStream
 from poslab.errors import ConfigError
 from poslab.runs.result import stored_result
-from poslab.sweeps.sweep import checked_job
 from poslab.training.learners import build_learner
 from support.configs import compose, refusal
 from support.one_model_runs import columns, weights
@@ -112,8 +111,6 @@ def test_the_checksum_is_part_of_the_key_and_the_place_is_not(source: Path, bund
     )
     assert of_run == of_copy
     assert len({of_run, of_other, without}) == 3
-    swept, _ = checked_job(compose(*TINY, *QUIET, f"init_from={source}"))
-    assert job_key(swept) == of_run
 
 
 def test_a_comparison_names_the_source(source: Path, bundle: Path) -> None:
