@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from poslab.config.origin import weights_checksum
 from poslab.config.rules import at_least, at_most, check_numbers, one_of
 from poslab.errors import ConfigError
+from poslab.system.shell import typed_path
 
 PACKAGE = "poslab"
 DIAGNOSTICS = Path(__file__).parents[1] / "diagnostics"
@@ -367,7 +368,7 @@ def with_checksum(job: TrainConfig) -> TrainConfig:
     Raises:
         ConfigError: it is not there, or has another checksum than the job says.
     """
-    path = Path(str(job.init_from)).absolute()
+    path = typed_path(str(job.init_from)).absolute()
     checksum = weights_checksum(str(path))
     if job.init_from_sha256 not in (None, checksum):
         raise ConfigError(
