@@ -1,34 +1,18 @@
-"""The launchers ``hydra/launcher=joblib``, ``ray`` and ``submitit_*``; Hydra looks for launchers in this package only.
+"""The launchers of ``conf/hydra/launcher``; Hydra looks for launchers in this package only.
+
+Every Hydra program of the environment imports this module at its start, so it registers and imports nothing for them.
 
 With the public plugins a job whose process dies ends the whole sweep. The one for Ray also requires cloudpickle below 3
 and boto3, and together they slow down every start of the program.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
-
-
-class OwnLaunchersFirst(SearchPathPlugin):
-    """Removes a public plugin's settings where the program has its own ``hydra/launcher/joblib.yaml``.
-
-    Hydra would take the plugin's settings of the same name for a schema and merge the two.
-    """
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        launchers = ConfigStore.instance().repo.get("hydra", {}).get("launcher", {})
-        for entry in search_path.get_path():
-            if entry.provider == "main" and entry.path is not None:
-                for own in Path(entry.path.removeprefix("file://"), "hydra", "launcher").glob("*.yaml"):
-                    launchers.pop(own.name, None)
 
 
 class ParallelLauncher(Launcher):

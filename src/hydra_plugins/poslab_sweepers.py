@@ -1,58 +1,18 @@
-"""The sweepers ``hydra/sweeper=grid`` and ``optuna``; Hydra looks for sweepers in this package only.
+"""The sweepers of ``conf/hydra/sweeper``; Hydra looks for sweepers in this package only.
 
-Each `sweep` imports what it needs, because Hydra imports this module at every start, also for --help.
+Each `sweep` imports what it needs, because every Hydra program of the environment imports this module at its start. It
+registers no choice, which would be one of those programs too.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 if TYPE_CHECKING:
     from poslab.sweeps.sweep import Sweep
-
-
-@dataclass
-class GridSweeperConf:
-    """See `GridSweeper`."""
-
-    _target_: str = "hydra_plugins.poslab_sweepers.GridSweeper"
-    params: dict[str, str] | None = None
-    jobs: list[str] | None = None
-
-
-@dataclass
-class ObjectiveConf:
-    """A number of a job's result and the direction in which it improves."""
-
-    metric: str = "val/loss"
-    direction: str = "minimize"
-
-
-@dataclass
-class OptunaSweeperConf:
-    """See `poslab.sweeps.search.options.Options`."""
-
-    _target_: str = "hydra_plugins.poslab_sweepers.OptunaSweeper"
-    _convert_: str = "all"
-    n_trials: int = 20
-    n_jobs: int = 1
-    objectives: list[ObjectiveConf] = field(default_factory=lambda: [ObjectiveConf()])
-    sampler: str = "tpe"
-    sampler_options: Any = None  # Any, because the keys of a typed dict could not be given without a plus
-    pruner: str = "none"
-    pruner_options: Any = None
-    seed: int = 0
-    storage: str | None = None
-    params: dict[str, str] = field(default_factory=dict)
-
-
-for name, node in (("grid", GridSweeperConf), ("optuna", OptunaSweeperConf)):
-    ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="poslab")
 
 
 class OwnSweeper(BasicSweeper):

@@ -1,28 +1,51 @@
-"""The schema in Hydra's store: every composition has a copy of its own."""
+"""What is registered with Hydra: every composition has a copy of its own, and every name is the package's own."""
 
 import copy
 
+import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, open_dict
 
 from poslab.config.registration import register
+from poslab.preflight.hydra import require_preflight
+
+
+def names(node: dict, group: str = "") -> set[str]:
+    """Every registered name with its groups."""
+    found: set[str] = set()
+    for name, inside in node.items():
+        found |= names(inside, f"{group}{name}/") if isinstance(inside, dict) else {f"{group}{name}"}
+    return found
+
+
+def test_another_program_that_imports_the_package_gets_no_name_that_it_may_have_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolvers: list[str] = []
+    monkeypatch.setattr(OmegaConf, "register_new_resolver", lambda name, *given, **options: resolvers.append(name))
+    store = ConfigStore.instance()
+    monkeypatch.setattr(store, "repo", {})
+    register()
+    assert {name.rpartition("/")[2].partition("_")[0] for name in names(store.repo)} == {"poslab"}
+    assert {name.partition("_")[0] for name in resolvers} == {"poslab"}
 
 
 def test_what_is_loaded_from_the_store_can_be_changed_without_changing_the_store() -> None:
     register()
+    require_preflight()
     store = ConfigStore.instance()
-    first = store.load("schema.yaml").node
+    first = store.load("poslab_schema.yaml").node
     with open_dict(first):
         first.seed = 7
         first.comparison.margin = 2.0
         first.extra = True
-    second = copy.deepcopy(store).load("schema.yaml").node
+    second = copy.deepcopy(store).load("poslab_schema.yaml").node
     assert "extra" not in second
     assert OmegaConf.is_missing(second, "seed")
     assert second.comparison.margin == 1.25
 
 
 def test_the_store_is_not_copied_with_what_refers_to_it() -> None:
-    register()
+    require_preflight()
     store = ConfigStore.instance()
     assert copy.deepcopy({"source": store})["source"] is store

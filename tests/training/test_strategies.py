@@ -65,7 +65,7 @@ def test_the_number_of_a_rank(environment: dict[str, str], rank: int, monkeypatc
     assert ranks.is_rank_zero() is (rank == 0)
 
 
-NAMED, BY_TIME = "outputs/runs/mine", "outputs/runs/${run_name:${seed}}"
+NAMED, BY_TIME = "outputs/runs/mine", "outputs/runs/${poslab_run_name:${seed}}"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
-"""Registers the schema and the names of run and sweep folders with Hydra."""
+"""Registers the schema and the names of run and sweep folders with Hydra.
+
+Every name begins with the package's own: another Hydra program that uses this package has names of its own.
+"""
 
 import secrets
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -23,13 +27,47 @@ def run_name(task: str, pos: str, d_model: Any, n_heads: Any, seed: Any, seeds: 
     return f"{choice_of(task)}-{choice_of(pos)}-d{d_model}-h{n_heads}-s{seed}{replicas}_{_unique()}"
 
 
+@dataclass
+class GridSweeperConf:
+    """The types of ``conf/hydra/sweeper/grid.yaml``."""
+
+    _target_: str
+    params: dict[str, str] | None
+    jobs: list[str] | None
+
+
+@dataclass
+class ObjectiveConf:
+    """A number of a job's result and the direction in which it improves."""
+
+    metric: str = "val/loss"
+    direction: str = "minimize"
+
+
+@dataclass
+class OptunaSweeperConf:
+    """The types of ``conf/hydra/sweeper/optuna.yaml``; see `poslab.sweeps.search.options.Options`."""
+
+    _target_: str
+    _convert_: str
+    n_trials: int
+    n_jobs: int
+    objectives: list[ObjectiveConf]
+    sampler: str
+    sampler_options: Any  # Any, because the keys of a typed dict could not be given without a plus
+    pruner: str
+    pruner_options: Any
+    seed: int
+    storage: str | None
+    params: dict[str, str]
+
+
 def register() -> None:
-    """Register the schema and the resolvers of folder names."""
+    """Register the types of the configuration and the resolvers of folder names."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=TrainConfig)
-    # Hydra copies all that it has registered for every group that --help lists and every job that a sweep composes. The
-    # store hands out copies of its nodes anyway, and half of the time of --help went into copying it.
-    store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
+    store.store(name="poslab_schema", node=TrainConfig)
+    store.store(group="hydra/sweeper", name="poslab_grid_schema", node=GridSweeperConf)
+    store.store(group="hydra/sweeper", name="poslab_optuna_schema", node=OptunaSweeperConf)
     # Cached, because a name must be the same each time Hydra resolves it.
-    OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
-    OmegaConf.register_new_resolver("sweep_name", _unique, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("poslab_run_name", run_name, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("poslab_sweep_name", _unique, use_cache=True, replace=True)

@@ -14,11 +14,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from poslab.config.origin import weights_checksum
+from poslab.config.packages import PACKAGE, VARIABLE, lies_in, named_packages
 from poslab.config.rules import at_least, at_most, check_numbers, one_of
 from poslab.errors import ConfigError
 from poslab.system.shell import typed_path
 
-PACKAGE = "poslab"
 DIAGNOSTICS = Path(__file__).parents[1] / "diagnostics"
 MOST_PROCESSES = 256
 """The most processes of one job, so that a typing error does not fill the machine's process table."""
@@ -337,9 +337,12 @@ def _not_chosen(name: str, options: Any) -> bool:
 
 
 def check_target(key: str, target: Any) -> None:
-    """Refuse a ``_target_`` outside this package: a configuration must not be able to run arbitrary code."""
-    if not (isinstance(target, str) and target.startswith(f"{PACKAGE}.")):
-        raise ConfigError(f"{key}._target_={target} lies outside the package {PACKAGE}; only its own classes are built")
+    """Refuse a ``_target_`` outside this package and those that the user has named: it could run arbitrary code."""
+    if not (isinstance(target, str) and lies_in(target, PACKAGE, *named_packages())):
+        raise ConfigError(
+            f"{key}._target_={target} lies outside the package {PACKAGE}; only its own classes are built, and those of "
+            f"packages that you name in {VARIABLE}"
+        )
 
 
 def checked(config: DictConfig) -> TrainConfig:

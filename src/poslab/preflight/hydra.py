@@ -1,9 +1,11 @@
 """Hydra callback that checks a job before Hydra makes a folder for it."""
 
 import os
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.experimental.callback import Callback
@@ -14,6 +16,7 @@ from poslab.cli.explain import main_config_dir
 from poslab.config import schema
 from poslab.config.composing import compose_by_files_read_once
 from poslab.errors import ConfigError
+from poslab.preflight.classes import check_classes
 from poslab.preflight.ranks import check_ranks
 from poslab.preflight.words import check_chosen, check_words
 from poslab.system.ranks import is_rank_zero, started_by_first_rank
@@ -26,11 +29,48 @@ if TYPE_CHECKING:
 def require_preflight() -> None:
     """Register the callback, also for a configuration without Hydra settings of its own, such as a stored one.
 
-    Also lets Hydra compose as a sweep needs it.
+    For the program itself, not for another Hydra program that imports a part of this package. Also lets Hydra compose as
+    a sweep needs it.
     """
     compose_by_files_read_once()
     callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
-    ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
+    store = ConfigStore.instance()
+    store.store(group="hydra", name="config", node=HydraConf(callbacks=callbacks), provider="poslab")
+    # Hydra copies all that it has registered for every group that --help lists and every job that a sweep composes. The
+    # store hands out copies of its nodes anyway, and half of the time of --help went into copying it.
+    store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
+    guard_composition()
+
+
+def guard_composition() -> None:
+    """Have each configuration checked as soon as Hydra has composed it; then Hydra builds the classes that it names."""
+    compose = ConfigLoaderImpl.load_configuration
+    if hasattr(compose, "__wrapped__"):
+        return
+
+    @wraps(compose)
+    def guarded(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
+        for source in self.get_sources():
+            if source.provider == "main":
+                own_choices_first(Path(source.path))
+        config = compose(self, *arguments, **options)
+        check_classes(config)
+        return config
+
+    ConfigLoaderImpl.load_configuration = guarded  # type: ignore[method-assign]
+
+
+def own_choices_first(config_dir: Path) -> None:
+    """Forget what plug-ins have registered under the name of a file of the program's own configuration.
+
+    Hydra would take it for the schema of that file and merge the two.
+    """
+    for file in config_dir.rglob("*.yaml"):
+        *groups, name = file.relative_to(config_dir).parts
+        registered = ConfigStore.instance().repo
+        for group in groups:
+            registered = registered.get(group, {})
+        registered.pop(name, None)
 
 
 class Preflight(Callback):

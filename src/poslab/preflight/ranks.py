@@ -4,7 +4,7 @@ from poslab.config.schema import TrainConfig
 from poslab.errors import ConfigError
 from poslab.system.ranks import started_outside
 
-NAMED_BY_TIME = "${run_name:"
+NAMED_BY_TIME = "${poslab_run_name:"
 
 
 def check_ranks(job: TrainConfig, run_dir: str) -> None:

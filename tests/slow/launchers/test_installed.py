@@ -46,7 +46,9 @@ def test_a_launcher_composes_from_its_own_file_alone(launcher: str):
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
-    import poslab.config  # noqa: F401  (registers the schema)
+    from poslab.preflight.hydra import require_preflight
+
+    require_preflight()
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra_compose("train", overrides=[f"hydra/launcher={launcher}"], return_hydra_config=True)
