@@ -4,8 +4,20 @@ python train.py                                   the default job
 python train.py pos=sinusoidal model.n_heads=8    another position scheme, eight heads
 """
 
+import sys
 from pathlib import Path
 from typing import Any
+
+import poslab
+
+ROOT = Path(__file__).resolve().parent
+USED = Path(str(poslab.__file__)).resolve().parent
+if (ROOT / "src/poslab").is_dir() and ROOT / "src/poslab" != USED:
+    # Before the other imports, which fail if that copy is older.
+    sys.stderr.write(
+        f"warning: Python imports poslab from {USED} and not from this checkout; to change that: "
+        f"{sys.executable} -m pip install -e {ROOT}\n"
+    )
 
 import hydra
 from omegaconf import DictConfig
@@ -14,7 +26,7 @@ from poslab.cli import console
 from poslab.preflight.hydra import Preflight, require_preflight
 from poslab.system import signals, startup
 
-CONFIG_DIR = Path(__file__).resolve().parent / "conf"
+CONFIG_DIR = ROOT / "conf"
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")

@@ -92,6 +92,21 @@ def test_a_run_that_diverges_ends_in_one_line(tmp_path: Path):
     assert '"status": "diverged"' in (tmp_path / "run" / "result.json").read_text(encoding="utf-8")
 
 
+def test_a_checkout_whose_package_is_not_the_imported_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    typed(tmp_path, "model.n_heads=5")
+    assert capsys.readouterr().err == ""
+    # Installed in the environment that make has put there.
+    monkeypatch.setattr("poslab.__file__", str(CONF.parent / ".venv/lib/poslab/__init__.py"))
+    assert typed(tmp_path, "model.n_heads=5").startswith("error: model.d_model=32 cannot be split")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"warning: Python imports poslab from {CONF.parent / '.venv/lib/poslab'} and not from this checkout"
+    )
+    assert line.endswith(f"-m pip install -e {CONF.parent}")
+
+
 def test_help_shows_every_choice_and_how_to_use_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert typed(tmp_path, "--help") in (0, None)
     text = capsys.readouterr().out
