@@ -6,6 +6,7 @@ python evaluate.py run=outputs/runs/NAME examples=5000 seed=7   on other example
 """
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +34,14 @@ def main(values: dict[str, Any]) -> None:
     # Imported here, so that a mistyped argument is reported without importing torch.
     from poslab.trained import choose_device, find_checkpoint, find_run, in_precision, load
 
+    if values["output"]:
+        check_output(values["output"])
     folder = find_run(values["run"])
     checkpoint = find_checkpoint(folder, values["checkpoint"])
     with quick_imports():
         import torch
 
+        from poslab.build import check_scoring_memory
         from poslab.data.module import SeedData
         from poslab.evaluation.lengths import at_lengths
         from poslab.evaluation.metrics import score_all
@@ -49,11 +53,15 @@ def main(values: dict[str, Any]) -> None:
     torch.set_num_threads(choose_threads(job.trainer.threads, job.data.batch_size, task.seq_len, job.model.d_model))
     seed = job.seed if values["seed"] is None else values["seed"]
     n_examples = values["examples"] or job.data.n_val_examples(task.seq_len)
+    # By default as many examples per length as the run's own diagnostic used.
+    at_each = values["examples"] or job.diagnostics.get("lengths", {}).get("n_examples", n_examples)
+    if values["lengths"] and not (isinstance(at_each, int) and 1 <= at_each <= MOST_EXAMPLES):
+        raise ConfigError(f"diagnostics.lengths.n_examples={at_each} of {folder} is not usable; give examples=")
+    most = max(n_examples, at_each if values["lengths"] else 0)
+    check_scoring_memory(replace(job, data=replace(job.data, val_examples=most)), task)
     data = SeedData(task, replace(job.data, val_examples=n_examples), seed, model.vocab_size)
     with in_precision(job.trainer.precision, device):
         own = score_all(model.to(device), data.validation.batches).means()
-        # By default as many examples per length as the run's own diagnostic used.
-        at_each = values["examples"] or job.diagnostics.get("lengths", {}).get("n_examples", n_examples)
         lengths = at_lengths(model, data, values["lengths"], at_each)
 
     metrics = {f"val/{name}": value for name, value in own.items()}
@@ -95,17 +103,43 @@ def report(found: dict[str, Any], own: dict[str, float], lengths: "list[AtLength
     return "\n".join(lines) + "\n"
 
 
+def check_output(path: Path) -> None:
+    """Refuse a file that must not be replaced: of a run or a sweep, or no regular file.
+
+    Raises:
+        ConfigError: names the file and the reason.
+    """
+    from poslab.runs.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+    from poslab.sweeps.plan import PLAN_FILE
+    from poslab.system.reading import read_json
+
+    if not os.path.lexists(path) and path.name not in (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
+        return
+    if path.exists() and not path.is_file():
+        # Writing atomically would replace a device such as /dev/null by a regular file.
+        raise ConfigError(f"output={path} exists and is not a regular file; give another file")
+    marks = ((CONFIG_FILE, RESULT_FILE), (PLAN_FILE,))
+    parents = path.parent.resolve() / path.name
+    owners = [
+        folder for folder in parents.parents if any(all((folder / name).exists() for name in names) for names in marks)
+    ]
+    try:
+        # What this command wrote there before can be replaced.
+        ours = {"run", "checkpoint", "out_of_reach"} <= set(read_json(path))
+    except (OSError, TypeError, ValueError):
+        ours = False
+    if owners and not ours:
+        raise ConfigError(f"output={path} is a file of {owners[0]}; give another file")
+
+
 def write(path: Path, found: dict[str, Any]) -> None:
     """Write the numbers to a JSON file, atomically.
 
     Raises:
-        ConfigError: the path is not a regular file, or cannot be written.
+        ConfigError: it cannot be written.
     """
     from poslab.system.files import write_atomically
 
-    if path.exists() and not path.is_file():
-        # Writing atomically would replace a device such as /dev/null by a regular file.
-        raise ConfigError(f"output={path} exists and is not a regular file; give another file")
     try:
         write_atomically(path, json.dumps(found, indent=2).encode() + b"\n")
     except OSError as error:

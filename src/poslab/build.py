@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from poslab.config.rules import did_you_mean
 from poslab.config.schema import TrainConfig, check_target
 from poslab.errors import ConfigError
-from poslab.sizes import Sizes, model_parts, require, training_parts, validation_parts
+from poslab.sizes import Sizes, model_parts, require, scoring_part, training_parts, validation_parts
 from poslab.system.memory import device_memory_bytes, memory_bytes
 from poslab.system.shell import typed_path
 from poslab.tasks import Task
@@ -135,6 +135,20 @@ def check_memory(config: TrainConfig, task: Task) -> None:
     sizes = sizes_of(config, task)
     require(training_parts(sizes), device_memory_bytes(config.trainer.accelerator), config.seeds)
     require(validation_parts(sizes), memory_bytes())
+
+
+def check_scoring_memory(config: TrainConfig, task: Task) -> None:
+    """Refuse examples whose scoring does not fit the memory, before they are generated.
+
+    Args:
+        config: says how many examples, and how many at a time.
+        task: of the job.
+
+    Raises:
+        ConfigError: one line that names the largest part, the values and the way out.
+    """
+    sizes = sizes_of(config, task)
+    require([*model_parts(sizes), *validation_parts(sizes), scoring_part(sizes)], memory_bytes())
 
 
 def sizes_of(config: TrainConfig, task: Task) -> Sizes:

@@ -74,6 +74,13 @@ def validation_parts(sizes: Sizes) -> list[Part]:
     return [Part("the validation set", sizes.val_examples * row, f"data.val_examples={sizes.val_examples}, {tokens}")]
 
 
+def scoring_part(sizes: Sizes) -> Part:
+    """The part of one batch that is scored: its logits in fp32 and their softmax."""
+    rows = min(sizes.val_batch_size, sizes.val_examples)
+    settings = f"data.val_batch_size={sizes.val_batch_size}, {sizes.seq_len} tokens each, {sizes.of_the_model}"
+    return Part("a batch", 2 * 4 * rows * sizes.seq_len * sizes.vocab_size, settings)
+
+
 def require(parts: Sequence[Part], available: float, replicas: int = 1) -> None:
     """Refuse parts that need more bytes than are available, or replicas of them that do.
 

@@ -71,10 +71,11 @@ def load(run: str | Path, checkpoint: str | Path = "last") -> Trained:
         )
     path = find_checkpoint(folder, checkpoint)
     task = build_task(job)
+    # Before the model is built, because it has the sizes that the configuration says.
+    weights = _weights(path, without(model_settings(job), Role.TRAINING), folder)
     # The checkpoint holds the token table, and the file that it started from may be gone.
     model = build_model(replace(job, model=replace(job.model, token_init="normal", token_file=None)), task)
-    settings = without(model_settings(job), Role.TRAINING)
-    _fill(model, _weights(path, settings, folder), path, folder)
+    _fill(model, weights, path, folder)
     return Trained(job, task, model.eval())
 
 
@@ -140,7 +141,7 @@ def settings_of(folder: Path) -> TrainConfig:
         raise ConfigError(f"{file}: {references[0]} is not a plain value, but a run writes nothing else")
     try:
         return checked(OmegaConf.create(settings))
-    except (OmegaConfBaseException, TypeError, ValueError) as error:
+    except (OmegaConfBaseException, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"{file}: {str(error).splitlines()[0]}") from error
 
 
@@ -191,7 +192,6 @@ def _weights(path: Path, settings: Mapping[str, Any], folder: Path) -> dict[str,
         weights = model_weights(content)
         if not all(value.is_floating_point() and value.layout == torch.strided for value in weights.values()):
             raise TypeError("a parameter is not a dense tensor of floats")
-        weights = {name: value.float() for name, value in weights.items()}
     except ConfigError:
         raise
     except Exception as error:
@@ -222,7 +222,7 @@ def _fill(model: "LanguageModel", weights: dict[str, "torch.Tensor"], path: Path
         for name, value in model.state_dict().items():
             if not value.isfinite().all():
                 raise ValueError(f"{name} holds numbers that are not finite")
-            if not value.equal(weights[name]):
+            if not value.equal(weights[name].to(value.dtype)):
                 # The model has one matrix under two names, the file has two matrices.
                 raise ValueError(f"{name} has other values there than the parameter that it shares in the run's model")
     except (RuntimeError, ValueError) as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.runs import train
-from support.using_runs import ABLE, SMALL, recorded, scores
+from support.using_runs import ABLE, SMALL, recorded, scores, use
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +88,37 @@ def test_other_examples_and_other_lengths(
     reason = fresh["out_of_reach"]["4"]
     assert "has 6 positions and cannot place 8 tokens" in reason
     assert reason in capsys.readouterr().out
+
+
+def test_sizes_in_a_stored_configuration_are_checked_before_examples_are_made(
+    finished_runs: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(finished_runs(*ABLE), tmp_path / "run")
+    file = run / "config.yaml"
+    before = file.read_text(encoding="utf-8")
+    file.write_text(before.replace("val_examples: 50", "val_examples: 1000000000000"), encoding="utf-8")
+    said = use("evaluate.py", tmp_path, "run=run")
+    assert said.startswith("error: the validation set would take at least ")
+    assert "data.val_examples=1000000000000" in said
+    wrong = "diagnostics:\n  lengths:\n    _target_: poslab.diagnostics.lengths.Lengths\n    n_examples: many\n"
+    file.write_text(before.replace("diagnostics: {}\n", wrong), encoding="utf-8")
+    said = use("evaluate.py", tmp_path, "run=run", "lengths=2")
+    assert said.startswith("error: diagnostics.lengths.n_examples=many of run is not usable; give examples=")
+
+
+@pytest.mark.parametrize("name", ["result.json", "config.yaml", "checkpoints/last.ckpt", "link", "metrics.csv"])
+def test_the_output_replaces_no_file_of_a_run(name: str, finished_runs: Callable[..., Path], tmp_path: Path) -> None:
+    run = shutil.copytree(finished_runs(*ABLE), tmp_path / "run")
+    (run / "link").symlink_to("result.json")
+    (run / "metrics.csv").unlink()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    said = use("evaluate.py", tmp_path, "run=run", f"output=run/{name}")
+    assert said == f"error: output=run/{name} is a file of {run}; give another file"
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_the_output_of_before_is_replaced_also_beside_a_run(finished_runs: Callable[..., Path], tmp_path: Path) -> None:
+    shutil.copytree(finished_runs(*ABLE), tmp_path / "run")
+    for seed in ("1", "2"):
+        assert use("evaluate.py", tmp_path, "run=run", f"seed={seed}", "output=run/scores.json") is None
+    assert '"seed": 2' in (tmp_path / "run/scores.json").read_text(encoding="utf-8")

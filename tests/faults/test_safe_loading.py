@@ -48,7 +48,7 @@ def test_every_load_is_of_plain_values() -> None:
         elif name == "np.load":
             assert options.get("allow_pickle", "False") == "False", where
         elif name == "yaml.load":
-            assert (file.name, ast.unparse(call.args[1])) == ("collect.py", "_Loader"), where
+            assert (file.name, ast.unparse(call.args[1])) == ("reading.py", "PlainLoader"), where
         elif name in ("eval", "exec", "joblib.load", "cloudpickle.load", "cloudpickle.loads"):
             pytest.fail(where)
         elif name == "import_module":
@@ -59,9 +59,9 @@ def test_every_load_is_of_plain_values() -> None:
             assert file.name in ("drawing.py", "pool.py"), where
         assert not name.endswith("load_from_checkpoint"), f"{where} imports what a checkpoint names"
     assert safe >= 4
-    from poslab.comparison import collect
+    from poslab.system.reading import PlainLoader
 
-    assert collect._Loader.__name__ in ("CSafeLoader", "SafeLoader")
+    assert PlainLoader.__base__.__name__ in ("CSafeLoader", "SafeLoader")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Settings as flat names and values, and which of them vary: the axes of a comparison."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,9 +40,15 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
 def plain(value: Any) -> Value:
     """A setting's value as a level: numbers and texts as they are, anything else as JSON."""
     # Truth values as text: in Python True equals 1, and an axis of 1 and true would lose a level.
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+    if isinstance(value, (int, str)) and not isinstance(value, bool):
         return value
-    return json.dumps(value, default=str)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    try:
+        return json.dumps(value, default=str)
+    except TypeError:
+        # YAML has dates as keys, and JSON does not.
+        return str(value)
 
 
 def typed_settings(overrides: Iterable[str]) -> dict[str, Value]:
@@ -53,9 +60,10 @@ def typed_settings(overrides: Iterable[str]) -> dict[str, Value]:
 def _number(text: str) -> Value:
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text) if len(text) < 30 else math.nan
         except ValueError:
             continue
+        return number if math.isfinite(number) else text
     return text
 
 

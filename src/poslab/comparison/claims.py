@@ -5,7 +5,6 @@ and holds. An experiment lists its claims as ``sweep.claims``; a sweep stores th
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from poslab.config.schema import ClaimConfig
 from poslab.errors import ConfigError
 from poslab.runs.names import CLAIMS_FILE
 from poslab.system.files import write_atomically
+from poslab.system.reading import read_json
 
 TABLE_FILE = "claims.md"
 
@@ -196,8 +196,8 @@ def read_claims(sweep: Path) -> list[ClaimConfig]:
     if not path.exists():
         raise ConfigError(f"{sweep} has no {CLAIMS_FILE}; name the folder of a sweep whose experiment has claims")
     try:
-        return [ClaimConfig(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+        return [ClaimConfig(**entry) for entry in read_json(path)]
+    except (AttributeError, OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read ({' '.join(str(error).split())})") from error
 
 

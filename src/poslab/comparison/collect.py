@@ -1,29 +1,36 @@
 """Read jobs from their folders, including interrupted and damaged ones; unreadable files never raise an error."""
 
 import csv
-import json
-import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from poslab.comparison.axes import SEED, Value, flat_settings, is_setting, order, plain, typed_settings
-from poslab.comparison.history import History, read_history
+from poslab.comparison.history import MOST_NUMBER, History, read_history
 from poslab.config.identity import NO_VALUE, SETTINGS
 from poslab.errors import ComparisonError
 from poslab.runs.learning import Learning
 from poslab.runs.names import CONFIG_FILE, COPIES, INVALID_FILE, METRICS_FILE, RESULT_FILE, SUPERSEDED
 from poslab.runs.result import by_length
+from poslab.system.reading import read_json, read_yaml, readable
 
 COMPLETED, DIVERGED, INVALID, BROKEN = "completed", "diverged", "invalid", "broken"
 STATUSES = (COMPLETED, "interrupted", "pruned", DIVERGED, "failed", INVALID, BROKEN)
 
-# The parser in C is much faster, but PyYAML may have been built without it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+RESULT_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("batches_by_length", "learning", "metrics", "out_of_reach", "parameters"), dict),
+    **dict.fromkeys(("start", "validation", "versions"), dict),
+    "overrides": list,
+    "error": str,
+    "seed": int,
+    "wall_seconds": (int, float),
+}
+LONGEST_NAME = 200
+LONGEST_LINE = 500
+"""Of a reason in a table, in characters."""
 
 
 @dataclass(kw_only=True)
@@ -151,18 +158,24 @@ def replicas_of(run: Path) -> list[Path]:
 
 def _name_below(run: Path, parent: Path) -> str:
     """Name of a job: its folder's name; for a replica, both names, as in ``learned-seeds8-1a2b3c4d/seed3``."""
-    return "/".join(part for part in run.relative_to(parent).parts if part != COPIES)
+    # A link in a sweep's folder may lead to a run elsewhere.
+    parts = run.relative_to(parent).parts if run.is_relative_to(parent) else (run.name,)
+    return readable("/".join(part for part in parts if part != COPIES))
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (CONFIG_FILE, RESULT_FILE, METRICS_FILE))
+    # Path.exists raises if the folder may not be read.
+    return any(os.path.lexists(folder / name) for name in (CONFIG_FILE, RESULT_FILE, METRICS_FILE))
 
 
 def _is_job(path: Path) -> bool:
     """Whether a subfolder of a sweep is a job: it has files of a run, or it is empty as after an early kill."""
     if not path.is_dir() or path.name == SUPERSEDED or path.name.startswith("."):
         return False
-    return _is_run(path) or not any(path.iterdir())
+    try:
+        return _is_run(path) or not any(path.iterdir())
+    except OSError:
+        return True
 
 
 def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
@@ -172,7 +185,7 @@ def _distinct_names(folders: Iterable[Path]) -> dict[Path, str]:
     while remaining:
         by_name: dict[str, list[Path]] = {}
         for folder in remaining:
-            by_name.setdefault("/".join(folder.parts[-depth:]), []).append(folder)
+            by_name.setdefault(readable("/".join(folder.parts[-depth:])), []).append(folder)
         names |= {same[0]: name for name, same in by_name.items() if len(same) == 1}
         remaining -= names.keys()
         depth += 1
@@ -188,29 +201,32 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         name: name of the job; None: the name of its folder.
     """
     problems: list[str] = []
-    config = _read(folder / CONFIG_FILE, lambda text: yaml.load(text, _Loader), problems)
-    result = _read(folder / RESULT_FILE, json.loads, problems)
+    config = _read(folder / CONFIG_FILE, read_yaml, problems)
+    result = _read(folder / RESULT_FILE, read_json, problems)
     settings = flat_settings(config)
     status = result.get("status")
     # An unknown status may be that of a later version; it is shown unchanged.
     if not (isinstance(status, str) and re.fullmatch("[a-z][a-z _-]{0,30}", status)):
         if result:
-            problems.append(f"{RESULT_FILE} has no known status ({status!r})")
+            problems.append(_line(f"{RESULT_FILE} has no known status ({status!r})"))
         status = BROKEN
+    elif odd := _odd(result):
+        problems.append(f"{RESULT_FILE} is not as a run writes it: {odd}")
+        status, result = BROKEN, {}
     history, learning, validated = History(), Learning(), Learning()
     try:
         history, learning, validated = read_history(folder / METRICS_FILE, config)
     except FileNotFoundError:
         if status == COMPLETED:
             problems.append(f"no {METRICS_FILE}")
-    except (OSError, csv.Error) as unreadable:
+    except (OSError, csv.Error, ArithmeticError, ValueError) as unreadable:
         problems.append(f"{METRICS_FILE} cannot be read ({_line(unreadable)})")
-    error = " ".join(str(result.get("error") or "").split())
+    error = _line(result.get("error") or "")
     seed = result.get("seed", settings.get(SEED))
     overrides = result.get("overrides")
     return Job(
         sweep=sweep,
-        name=folder.name if name is None else name,
+        name=readable(folder.name) if name is None else name,
         folder=folder,
         # Results without settings cannot be compared.
         status=BROKEN if status == COMPLETED and not settings else status,
@@ -225,23 +241,46 @@ def read_job(folder: Path, sweep: str, name: str | None = None) -> Job:
         ),
         parameters={name: int(count) for name, count in _numbers(result.get("parameters")).items()},
         wall_seconds=_numbers({"": result.get("wall_seconds")}).get(""),
-        versions={str(name): str(value) for name, value in _mapping(result.get("versions")).items()},
+        versions={str(name): _line(value) for name, value in _mapping(result.get("versions")).items()},
         history=history,
         learning=learning,
         validated=validated,
         start=_numbers(result.get("start")),
         validation=_numbers(result.get("validation")),
-        comparison=_mapping(config.get("comparison")),
+        comparison=_plan(_mapping(config.get("comparison"))),
     )
+
+
+def _odd(result: dict[str, Any]) -> str:
+    """The first value of a ``result.json`` that is of another type than a run writes, in words; empty if none is."""
+    for name, kind in RESULT_TYPES.items():
+        value = result.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            return f"{name} is of type {type(value).__name__}"
+        if any(len(each) > LONGEST_NAME for each in _mapping(value)):
+            return f"{name} has a name of more than {LONGEST_NAME} characters"
+    for name, value in _mapping(result.get("metrics")).items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            return _line(f"{name} is of type {type(value).__name__}")
+    return ""
+
+
+def _plan(stored: dict[Any, Any]) -> dict[str, Any]:
+    """What a configuration says of the comparison, without values of other types."""
+    margin, tune = stored.get("margin"), stored.get("tune")
+    plan: dict[str, Any] = {"margin": margin} if isinstance(margin, (int, float)) else {}
+    if isinstance(tune, list) and all(isinstance(axis, str) for axis in tune):
+        plan["tune"] = tune
+    return plan
 
 
 def _read(path: Path, parse: Any, problems: list[str]) -> dict[str, Any]:
     """Parse a file that contains a mapping; on failure, append the reason to ``problems`` and return an empty one."""
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(path)
     except FileNotFoundError:
         problems.append(f"no {path.name}")
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         problems.append(f"{path.name} cannot be read ({_line(error)})")
     else:
         if isinstance(content, dict):
@@ -256,12 +295,12 @@ def _invalid_jobs(sweep: Path, name: str, known: Collection[str]) -> Iterator[Jo
     Overrides whose key is no setting of any other job, such as ``experiment=heads``, do not become settings.
     """
     path = sweep / INVALID_FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     try:
-        refused = json.loads(path.read_text(encoding="utf-8"))
+        refused = read_json(path)
         listed = [([str(each) for each in entry["overrides"]], _line(entry["reason"])) for entry in refused]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         yield Job(sweep=name, name=INVALID_FILE, folder=None, status=BROKEN, error=f"cannot be read ({_line(error)})")
         return
     for overrides, reason in listed:
@@ -288,13 +327,15 @@ def _numbers(value: Any) -> dict[str, float]:
     return {
         str(name): number
         for name, number in _mapping(value).items()
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) <= MOST_NUMBER
     }
 
 
 def _line(error: Any) -> str:
-    """A text or exception as one line; the class name of an exception without a text."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """A text or exception as one line, cut short; the class name of an exception without a text."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error
+    line = " ".join(str(said).split()) or (type(error).__name__ if isinstance(error, BaseException) else "")
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."
 
 
 def in_order(jobs: Iterable[Job], axes: Sequence[str]) -> list[Job]:

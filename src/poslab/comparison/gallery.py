@@ -8,6 +8,7 @@ from pathlib import Path
 from poslab.comparison.collect import Job
 from poslab.comparison.numbers import count
 from poslab.comparison.settings import Setting
+from poslab.system.reading import read_bytes
 
 PATTERNS = (("heads_layer_*.png", "attention weights of every head"), ("neighbour_similarity_curve.png", "similarity"))
 MOST_JOBS = 12
@@ -66,9 +67,7 @@ def _pictures(job: Job) -> list[tuple[Path, str]]:
 def _image(path: Path, alt: str, most_bytes: int) -> tuple[str, int] | None:
     """An image element and the size of its picture in bytes; None if it is broken or larger than ``most_bytes``."""
     try:
-        if path.stat().st_size > most_bytes:
-            return None
-        content = path.read_bytes()
+        content = read_bytes(path, most_bytes)
     except OSError:
         return None
     if not (content.startswith(_PNG_START) and content.endswith(_PNG_END)):

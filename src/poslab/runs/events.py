@@ -67,7 +67,7 @@ def cut_events(path: Path, size: int, step: int, only_pictures: bool = False) ->
         step: of the checkpoint.
         only_pictures: keep only whole pictures of the first part.
     """
-    content = path.read_bytes()
+    content = read_file(path)
     if len(content) <= size and not only_pictures:
         return
     early = b"".join(raw for raw, event in records(content[:size]) if is_picture(event)) if only_pictures else b""
@@ -88,7 +88,7 @@ def is_picture(event: Any) -> bool:
 def forget_session(folder: Path) -> None:
     """Remove the HParams record of a stopped run: of two records TensorBoard shows the first, which says failed."""
     for path in folder.glob(EVENTS):
-        content = path.read_bytes()
+        content = read_file(path)
         kept = [
             raw for raw, event in records(content) if not holds(event, lambda value: value.tag.startswith("_hparams_/"))
         ]

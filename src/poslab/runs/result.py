@@ -14,6 +14,7 @@ from poslab.errors import ConfigError
 from poslab.runs.metrics import MONITORED
 from poslab.runs.names import RESULT_FILE
 from poslab.system.files import DAMAGED, MISSING, read_file
+from poslab.system.reading import parsed_json, read_json
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def by_length(metrics: Mapping[str, float]) -> dict[str, dict[int, float]]:
     curves: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
         part, length, score = [*name.split("/", 2), "", ""][:3]
-        if part == "length" and length.isdecimal() and score:
+        if part == "length" and length.isdecimal() and len(length) < 10 and score:
             curves.setdefault(score, {})[int(length)] = value
     return {score: dict(sorted(curve.items())) for score, curve in sorted(curves.items())}
 
@@ -96,7 +97,7 @@ def read_result(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     """
     path = folder / RESULT_FILE
     try:
-        result = json.loads(read_file(path))
+        result = parsed_json(read_file(path))
         check_types(result)
     except MISSING:
         return {}, []
@@ -130,7 +131,7 @@ def is_finite(value: Any) -> bool:
 def stored_result(folder: Path) -> dict[str, Any]:
     """The content of a run folder's ``result.json``; empty if it cannot be read."""
     try:
-        result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        result = read_json(folder / RESULT_FILE)
     except (OSError, ValueError):
         return {}
     return result if isinstance(result, dict) else {}

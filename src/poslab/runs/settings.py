@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from poslab.errors import ConfigError
 from poslab.runs.names import CONFIG_FILE
+from poslab.system.reading import read_yaml
 
 
 def stored_settings(folder: Path) -> dict[str, Any]:
@@ -16,9 +15,10 @@ def stored_settings(folder: Path) -> dict[str, Any]:
         ConfigError: the file does not exist or cannot be read.
     """
     try:
-        content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({type(error).__name__})") from error
+        content = read_yaml(folder / CONFIG_FILE)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{folder / CONFIG_FILE} cannot be read ({reason})") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{folder / CONFIG_FILE} holds no configuration")
     return content
