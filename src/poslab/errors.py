@@ -47,6 +47,10 @@ class LostRankError(RuntimeError):
     """One rank of the run ended before the others."""
 
 
+class DataWorkerError(RuntimeError):
+    """The data workers send no batches; the message is one line that names the reason and the way out."""
+
+
 class PrunedError(RuntimeError):
     """The search pruned this trial."""
 

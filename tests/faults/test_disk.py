@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,3 +112,24 @@ def test_a_read_only_checkout_trains_into_another_folder(read_only_checkout: Pat
     assert status(tmp_path / "elsewhere") == "completed"
     evaluated = typed("evaluate.py", f"run={tmp_path / 'elsewhere'}")
     assert (evaluated.returncode, evaluated.stderr) == (0, "")
+
+
+@pytest.mark.faults
+@pytest.mark.process
+@pytest.mark.parametrize(("size", "said"), [("400k", "cannot send their batches"), ("4k", "cannot start")])
+def test_data_workers_without_shared_memory_end_the_run_in_one_line(size: str, said: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), *RUN, "data.num_workers=2", "data.batch_size=2048"]
+    inside = f"mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 99; exec " + shlex.join(command)
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if ended.returncode not in (0, 1):
+        pytest.skip("a file system can be mounted by root only")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: the data workers {said}; they need room in /dev/shm, which has ")
+    assert ended.returncode == 1

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from poslab.config import rules
 from poslab.config.identity import flat
-from poslab.errors import ConfigError, DivergedError, LostFolderError, lacks_memory
+from poslab.errors import ConfigError, DataWorkerError, DivergedError, LostFolderError, lacks_memory
 
 
 def debugging() -> bool:
@@ -72,7 +72,7 @@ def _explain(error: BaseException, config_dir: Path) -> str:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         what = error.filename or error.filename2
         return f"{error.strerror}{f' for {what}' if what else ''}; make room: {RESUME_HINT}"
-    if isinstance(error, (ConfigError, DivergedError, LostFolderError, ValueError)) and line:
+    if isinstance(error, (ConfigError, DataWorkerError, DivergedError, LostFolderError, ValueError)) and line:
         return line
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename} cannot be used ({error.strerror}); give another"

@@ -20,10 +20,10 @@ from poslab.data.stream import (
     ReplicaStream,
     StepSampler,
     UpdateBatches,
-    loader,
     on_device,
     side_by_side,
 )
+from poslab.data.workers import loader
 from poslab.errors import ConfigError
 from poslab.tasks import Task
 from poslab.tasks.base import Batch

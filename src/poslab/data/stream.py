@@ -1,18 +1,16 @@
 """Batches for training, validation and test. Each depends only on (seed, split, step) and can be generated alone."""
 
 import math
-import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from poslab.data.rows import held_out
-from poslab.system.signals import stopping_signals
 from poslab.tasks import Task
 from poslab.tasks.base import IGNORED, Batch
 
@@ -21,8 +19,6 @@ BLOCK = 256
 """Rows that a validation or test set draws from one generator, whatever its batch size."""
 MOST_REDRAWS = 50
 """With a hold-out: draw at most this many times the rows that should be needed."""
-WORKER_GRACE_SECONDS = 5
-"""How long a data worker that receives SIGTERM continues, so that the main process can finish its step."""
 
 
 class TensorBatch(NamedTuple):
@@ -266,36 +262,3 @@ class FixedBatches(Dataset[TensorBatch]):
 
     def __len__(self) -> int:
         return len(self.batches)
-
-
-def outlive_signals(worker: int) -> None:
-    """Let a data worker ignore the signals that stop a run: the main process still needs batches to finish its step.
-
-    Args:
-        worker: number of this data worker.
-    """
-    for number in stopping_signals():
-        signal.signal(number, signal.SIG_IGN)
-    # The main process also sends SIGTERM to end a worker, so the worker must end, but a little later.
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(WORKER_GRACE_SECONDS))
-
-
-def loader(dataset: Any, sampler: Any, num_workers: int) -> DataLoader[Any]:
-    """Build a DataLoader for a dataset whose items are whole batches.
-
-    Args:
-        dataset: batches by number.
-        sampler: the numbers to load, in order.
-        num_workers: processes that generate batches; 0: this process does.
-    """
-    return DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=sampler,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        # The loader draws a seed for its workers: with its own generator the global random state does not change.
-        generator=torch.Generator().manual_seed(0),
-        worker_init_fn=outlive_signals,
-        pin_memory=torch.cuda.is_available(),
-    )
