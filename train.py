@@ -46,6 +46,7 @@ def main(config: DictConfig) -> Any:
 
 
 if __name__ == "__main__":
+    startup.print_anything()
     signals.answer_signals()
     startup.quick_exit()
     with console.one_line_errors(CONFIG_DIR):

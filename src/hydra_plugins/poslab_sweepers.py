@@ -4,6 +4,7 @@ Each `sweep` imports what it needs, because every Hydra program of the environme
 registers no choice, which would be one of those programs too.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ from hydra.core.override_parser.types import Override
 if TYPE_CHECKING:
     from poslab.sweeps.sweep import Sweep
 
+log = logging.getLogger(__name__)
+
 
 class OwnSweeper(BasicSweeper):
     """What both sweepers share: they open a `Sweep` and read its overrides."""
 
     def opened(self, arguments: list[str]) -> "tuple[Sweep, list[Override]]":
         """The sweep and its overrides: those typed, and those of an experiment whose keys were not typed."""
+        log.info("start  a sweep: loading torch, to check every job before the first one")
         from poslab.config.composing import Composer
         from poslab.sweeps.sweep import Sweep
 

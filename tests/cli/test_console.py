@@ -1,6 +1,8 @@
 """The console: what a run prints, and what stays in its log file."""
 
+import io
 import logging
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from poslab.errors import ConfigError, DivergedError
 from support.commands import typed
 from support.paths import CONF
 
+run_module = import_module("poslab.experiment.run")
+
 
 @pytest.mark.usefixtures("active_environment")
 def test_a_short_run_says_what_matters_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -18,9 +22,32 @@ def test_a_short_run_says_what_matters_and_nothing_else(tmp_path: Path, capfd: p
     out, err = capfd.readouterr()
     lines = out.splitlines()
     assert err == ""
-    assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "epoch", "epoch"], "a library's remark"
-    assert lines[4].startswith("run completed")
+    assert [line.split()[0] for line in lines[:5]] == ["start", "run", "seed", "epoch", "epoch"], "a library's remark"
+    assert lines[0] == "start  copy, learned, d_model 32, n_heads 4, 6 steps: loading torch and Lightning"
+    assert lines[5].startswith("run completed")
     assert lines[-1].startswith("see it: tensorboard --logdir outputs/runs/copy-learned-d32-h4-s0_")
+
+
+def test_a_console_that_is_not_utf_8_gets_every_line_and_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def quieten() -> None:
+        real_quieten()
+        logging.getLogger("matplotlib.font_manager").info("generated new fontManager")
+
+    real_quieten = run_module.quieten
+    monkeypatch.setattr(run_module, "quieten", quieten)
+    content = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(content, encoding="ascii", write_through=True))
+    quick = ("trainer.max_steps=2", "diagnostics=none", "logger=none")
+    assert typed(tmp_path, *quick, "hydra.run.dir='L\u00e4ufe \u2502'") is None
+    lines = content.getvalue().decode("ascii").splitlines()
+    assert lines[1] == "run    L\\xe4ufe \\u2502"
+    table = lines[lines.index("run completed") + 1 :]
+    assert table[0].startswith("+-----")
+    assert any(line.startswith("| val/loss  ") for line in table)
+    assert "fontManager" not in content.getvalue().decode()
+    assert capsys.readouterr().err == ""
 
 
 def test_what_a_library_warns_of_is_in_the_log_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -4,20 +4,23 @@ import csv
 import json
 import logging
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from poslab.config.schema import TrainConfig, checked
-from poslab.experiment.report import final_report
+from poslab.experiment.report import LossBar, final_report
 from poslab.runs.folder import RunFolder
 from poslab.runs.hparams import config_text, hparams
 from poslab.runs.result import Result
+from poslab.runs.table import MetricsTable
 from support.configs import compose
 
 METRICS = {
@@ -242,3 +245,27 @@ def test_epoch_lines_say_the_numbers_of_their_epoch(tmp_path: Path, caplog: pyte
         assert f"val loss {float(row['val/loss']):.4f}" in line
         assert f"next-token accuracy {100 * float(row['val/accuracy']):.1f} %" in line
         assert f"exact match {100 * float(row['val/exact_match']):.1f} %" in line
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_the_table_fits_the_terminal(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda fallback: SimpleNamespace(columns=width))
+    report = final_report(result(status="failed", error="an error " * 20), RunFolder(tmp_path / "run"), dashboard=True)
+    table = [line for line in report.splitlines() if line.startswith(("┌", "│", "└"))]
+    assert {len(line) for line in table} == {min(width, 100)}
+    text = "".join(line.strip("│").split("│")[1].strip() for line in table if line.startswith("│"))
+    assert "4.1822->0.0006" in text.replace(" ", "")
+    assert str(tmp_path / "run") in text
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_the_progress_bar_counts_as_the_lines_do_and_shows_the_loss(tmp_path: Path):
+    table = MetricsTable(tmp_path)
+    bar = LossBar(table)
+    bar._trainer = SimpleNamespace(max_epochs=3)  # type: ignore[assignment]
+    assert bar._get_train_description(0).strip() == "epoch 1/3"
+    assert bar.get_metrics(None, None) == {}  # type: ignore[arg-type]
+    for step, loss in ((0, 4.0), (9, 2.5)):
+        table.log_metrics({"train/loss": loss}, step)
+    table.log_metrics({"val/loss": 1.0}, 10)
+    assert bar.get_metrics(None, None) == {"train loss": 2.5}  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from poslab.cli.console import one_line_errors
 from poslab.config.rules import did_you_mean
 from poslab.errors import ConfigError
-from poslab.system.startup import quick_exit
+from poslab.system.startup import print_anything, quick_exit
 
 
 class Option(NamedTuple):
@@ -120,6 +120,7 @@ def command(main: Callable[[dict[str, Any]], None], description: str, options: M
         description: what the command does, for ``--help``.
         options: by key.
     """
+    print_anything()
     quick_exit()
     arguments = sys.argv[1:]
     with one_line_errors(Path("conf")):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from poslab.comparison.writing import PAGE_FILE, Comparison, write_comparison
 from poslab.errors import ComparisonError, ConfigError
+from poslab.system.startup import print_anything
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--tune", action="append", metavar="KEY", help="compare each level at its own best value of this axis"
     )
     parser.add_argument("--target", type=float, metavar="RATIO", help="say how many seeds would show such a ratio")
+    print_anything()
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0]
     try:

@@ -25,6 +25,7 @@ from poslab.errors import ConfigError
 from poslab.runs.names import CLAIMS_FILE
 from poslab.system.files import write_atomically
 from poslab.system.reading import read_json
+from poslab.system.startup import print_anything
 
 TABLE_FILE = "claims.md"
 
@@ -255,6 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help=f"where to write the table; default: {TABLE_FILE} in the first DIR"
     )
+    print_anything()
     options = parser.parse_args(arguments)
     target = options.output or options.folders[0] / TABLE_FILE
     try:

@@ -1,10 +1,14 @@
-"""What a run says: a line an epoch, a short table at the end, its settings as text."""
+"""What a run says: a progress bar, a line an epoch, a short table at the end."""
 
 import io
 import logging
+import shutil
+import sys
+from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -17,6 +21,7 @@ from poslab.runs.table import MetricsTable
 from poslab.system.shell import commands_for, shell_quoted, shown_path, tensorboard_command
 
 log = logging.getLogger(__name__)
+WIDEST_TABLE = 100
 
 
 class EpochLines(Callback):
@@ -43,6 +48,21 @@ class EpochLines(Callback):
         )
 
 
+class LossBar(RichProgressBar):
+    """A progress bar with the last logged training loss, which counts epochs from 1 as the lines do."""
+
+    def __init__(self, table: MetricsTable) -> None:
+        super().__init__(refresh_rate=20)
+        self.table = table
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}".ljust(len(self.validation_description))
+
+    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
+        rows = reversed(self.table.rows.values())
+        return next(({"train loss": row["train/loss"]} for row in rows if "train/loss" in row), {})
+
+
 def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     """The end of one job of many, in a line."""
     numbers = ", ".join(
@@ -54,8 +74,9 @@ def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
 def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     """The short table at the end of a run, and the command that shows the rest."""
     metrics = result.metrics
-    table = Table(title=f"run {result.status}", title_justify="left", show_header=False, title_style="bold")
-    table.add_column("what")
+    frame = box.HEAVY_HEAD if can_print("┌─┬│") else box.ASCII
+    table = Table(title=f"run {result.status}", title_justify="left", show_header=False, title_style="bold", box=frame)
+    table.add_column("what", overflow="fold")
     table.add_column("value", overflow="fold")
     for name in ("val/loss", "train/loss"):
         if name in metrics:
@@ -93,7 +114,9 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     path = shown_path(folder.path)
     table.add_row("results", str(path))
     text = io.StringIO()
-    Console(file=text, width=100, force_terminal=False, markup=False, emoji=False).print(table)
+    # As wide as the terminal; without one, as in the log file, there is no limit to keep.
+    width = min(WIDEST_TABLE, shutil.get_terminal_size((WIDEST_TABLE, 0)).columns)
+    Console(file=text, width=width, force_terminal=False, markup=False, emoji=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     usable = next(iter(sorted(folder.path.glob(f"{COPIES}/*/checkpoints/last.ckpt"))), folder.checkpoints / "last.ckpt")
     if usable.exists():
@@ -103,3 +126,12 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     if result.status == "interrupted" or (result.status == "failed" and usable.exists()):
         lines.append(f"go on:  the same command with resume=auto {shell_quoted(override('hydra.run.dir', str(path)))}")
     return "\n".join(lines)
+
+
+def can_print(text: str) -> bool:
+    """Whether the console has these characters."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

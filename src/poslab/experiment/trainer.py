@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from poslab.config.identity import identity, job_key
 from poslab.config.schema import TrainConfig
 from poslab.diagnostics import Diagnostics, build_diagnostics
 from poslab.experiment.record import RunRecord
-from poslab.experiment.report import EpochLines
+from poslab.experiment.report import EpochLines, LossBar
 from poslab.pictures.gallery import Gallery, close_gallery
 from poslab.training.checkpoints import Checkpoints, DurableFiles
 from poslab.training.strategies import GatherModel, SameRunCheck, build_strategy
@@ -42,7 +42,7 @@ def build_trainer(job: TrainConfig, record: RunRecord, more_callbacks: Sequence[
         }
         callbacks = [SameRunCheck(agreed), GatherModel(only_end=not job.diagnostics), *callbacks]
     if wants_progress_bar(job.trainer.progress_bar):
-        callbacks.append(RichProgressBar(refresh_rate=20))
+        callbacks.append(LossBar(replicas.means.table))
     only_ends = job.logger.pictures == "ends" or (job.logger.pictures == "auto" and record.brief)
     gallery = Gallery(only_ends=only_ends, folder=first.folder, loggers=first.loggers)
     # The gallery after the diagnostics: when it runs, all of them have ordered their pictures.

@@ -1,5 +1,6 @@
 """Hydra callback that checks a job before Hydra makes a folder for it."""
 
+import logging
 import os
 from functools import wraps
 from pathlib import Path
@@ -15,6 +16,7 @@ from poslab.cli.console import one_line_errors
 from poslab.cli.explain import main_config_dir
 from poslab.config import schema
 from poslab.config.composing import compose_by_files_read_once
+from poslab.config.identity import choice_of
 from poslab.errors import ConfigError
 from poslab.preflight.classes import check_classes
 from poslab.preflight.ranks import check_ranks
@@ -24,6 +26,9 @@ from poslab.system.shell import remember_typed_in
 
 if TYPE_CHECKING:
     from poslab.training.learners import Prepared
+
+
+log = logging.getLogger(__name__)
 
 
 def require_preflight() -> None:
@@ -93,14 +98,20 @@ class Preflight(Callback):
         if started_by_first_rank():
             return
         with one_line_errors(main_config_dir(config)):
-            from poslab.preflight.checks import preflight
-
             check_words(config, in_a_sweep=False)
             # Before the names, because the name of the folder depends on the configuration.
             job = schema.checked(config)
             check_chosen(config)
             check_names(config)
+            # The first line of a run: the imports below take seconds.
+            log.info(
+                "start  %s, %s, d_model %d, n_heads %d, %d steps: loading torch and Lightning",
+                *(choice_of(job.task["_target_"]), choice_of(job.pos["_target_"])),
+                *(job.model.d_model, job.model.n_heads, job.total_steps),
+            )
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
+            from poslab.preflight.checks import preflight
+
             # Only rank 0 claims the folder, so only it checks the folder.
             Preflight.prepared = preflight(job, Path(config.hydra.run.dir) if is_rank_zero() else None)
 

@@ -66,7 +66,8 @@ def test_the_console_says_who_works_and_how_each_job_ended(launcher: str, swept:
     cores = available_cores()
     workers = {"ray": f"{cores} on 1 node"}.get(launcher, str(cores))
     lines = ended.stdout.splitlines()
-    assert lines[0].endswith(f": 4 jobs, launcher {launcher}, workers {workers}")
+    assert lines[0].startswith("start  a sweep: ")
+    assert lines[1].endswith(f": 4 jobs, launcher {launcher}, workers {workers}")
     assert sorted(re.findall(r"\((\d) of 4\)", ended.stdout)) == ["1", "2", "3", "4"]
     for name, result in results(cwd).items():
         (line,) = [line for line in lines if name in line and " of 4)" in line]
