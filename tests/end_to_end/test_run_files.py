@@ -186,6 +186,7 @@ def test_the_log_holds_what_the_console_said(made: Typed):
     said = made.console.splitlines()
     assert len(said) > 10
     assert [line for line in said if not any(written.endswith(line) for written in log.splitlines())] == []
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ INFO run ", log)
+    dated = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
+    assert re.match(rf"{dated} DEBUG start  copy, .*\n{dated} INFO run ", log)
     assert "run completed" in log
     assert f"tensorboard --logdir {made.folder.relative_to(made.folder.parents[2])}" in log

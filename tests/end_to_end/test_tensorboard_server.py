@@ -1,6 +1,7 @@
 """TensorBoard itself lists the numbers, pictures and sessions of runs."""
 
 import json
+import shlex
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from poslab.runs.tensorboard import RunTensorBoard
+from poslab.system.shell import tensorboard_command
 from support.event_files import EPOCHS, IMAGES, PARTS
+from support.job_folders import png
 from support.runs import TIED
 
 
@@ -26,7 +30,8 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.log = (logdir.parent / "server.log").open("w+")
-        command = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", str(self.port)]
+        # The command that a run prints.
+        command = [*shlex.split(tensorboard_command(logdir))[1:], "--host", "127.0.0.1", "--port", str(self.port)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tensorboard.main", *command], stdout=self.log, stderr=self.log
         )
@@ -72,6 +77,10 @@ class Server:
 def server(finished_runs: Callable[..., Path], tmp_path: Path) -> Iterator[Server]:
     for name, overrides in (("one", ()), ("two", TIED)):
         shutil.copytree(finished_runs(*overrides), tmp_path / "outputs" / "runs" / name)
+    board = RunTensorBoard(tmp_path / "outputs" / "pictures")
+    for step in range(31):
+        board.log_png("heads/layer_0", png(), step)
+    board.close()
     server = Server(tmp_path / "outputs")
     yield server
     server.close()
@@ -97,6 +106,11 @@ def test_tensorboard_itself_lists_numbers_pictures_and_sessions(
     assert [image["step"] for image in listed] == EPOCHS
     picture = server.fetch(f"images/individualImage?{listed[-1]['query']}")
     assert picture == (finished_runs() / "figures" / "heads_layer_0.png").read_bytes()
+
+    server.wait_for("images/tags", lambda tags: "pictures" in tags)
+    query = f"images/images?run=pictures&tag={urllib.parse.quote('heads/layer_0')}&sample=0"
+    listed = server.wait_for(query, lambda images: len(images) == 31)
+    assert [image["step"] for image in listed] == [*range(31)], "TensorBoard keeps ten by default, without step 0"
 
     texts = server.ask("text/tags")
     assert {"config/text_summary", "parameters/text_summary"} <= set(texts["runs/one"])

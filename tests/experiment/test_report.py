@@ -33,6 +33,7 @@ METRICS = {
     "neighbour_similarity/offset_1": 0.35064,
     "neighbour_similarity/rows": 12.0,
 }
+EVERY_PICTURE = ["--samples_per_plugin", "images=10000"]
 PARAMETERS = {"total": 8833, "token_embedding": 2080, "position": 384, "attention": 4224, "head": 2145}
 
 
@@ -104,7 +105,7 @@ def test_numbers_of_a_real_run_are_the_numbers_of_its_files(finished_runs: Calla
 def test_the_command_can_be_pasted_whatever_the_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     report = final_report(result(), RunFolder(folder), dashboard=True)
-    assert command(report) == ["tensorboard", "--logdir", str(folder)]
+    assert command(report) == ["tensorboard", "--logdir", str(folder), *EVERY_PICTURE]
     assert rows(report)["results"].replace(" ", "") == str(folder).replace(" ", "")
 
 
@@ -112,7 +113,7 @@ def test_the_command_can_be_pasted_whatever_the_path(tmp_path: Path, name: str) 
 def test_a_path_below_the_working_directory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = final_report(result(), RunFolder(tmp_path / "outputs" / "my runs" / "a"), dashboard=True)
-    assert command(report) == ["tensorboard", "--logdir", "outputs/my runs/a"]
+    assert command(report) == ["tensorboard", "--logdir", "outputs/my runs/a", *EVERY_PICTURE]
     assert "'outputs/my runs/a'" in report
     assert rows(report)["results"] == "outputs/my runs/a"
 
@@ -128,7 +129,7 @@ def test_the_command_names_the_program_where_the_environment_is_not_active(
 def test_a_very_long_path_is_whole_in_table_and_command(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 60)
     report = final_report(result(), RunFolder(folder), dashboard=True)
-    assert command(report)[-1] == str(folder)
+    assert command(report)[2] == str(folder)
     assert rows(report)["results"].replace(" ", "") == str(folder)
 
 

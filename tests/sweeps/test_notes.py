@@ -20,6 +20,12 @@ def test_a_run_says_it_before_it_trains(tmp_path: Path, capsys: pytest.CaptureFi
     assert lines.index(NOTE) < next(index for index, line in enumerate(lines) if line.startswith("epoch "))
 
 
+def test_a_run_whose_tokens_start_alike_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(tmp_path, "model.token_init=hashed", "model.vocab_size=126", *QUICK) is None
+    said = "note   model.token_init=hashed with model.d_model=32 has 125 different rows for 126 tokens: "
+    assert said in capsys.readouterr().out
+
+
 def test_a_run_of_several_heads_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed(tmp_path, "pos=alibi", *QUICK) is None
     assert "note  " not in capsys.readouterr().out

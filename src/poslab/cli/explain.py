@@ -130,11 +130,12 @@ def _explain_choice(text: str, config_dir: Path) -> str:
 
 
 def _explain_null_choice(config_dir: Path) -> str:
-    """Name the group that was given ``null``; Hydra's error does not, so look for it in the typed words."""
+    """Name the group that was given no name; Hydra's error does not, so look for it in the typed words."""
     for typed in sys.argv[1:]:
         group, _, values = typed.lstrip("+").partition("=")
-        if "null" in values.split(",") and (choices := _choices(group, config_dir)):
-            return f"{group}=null chooses nothing; choices: {', '.join(choices)}"
+        wrong = next((value for value in values.split(",") if re.fullmatch(r"null|true|false|[\d.e+-]+", value)), None)
+        if wrong is not None and (choices := _choices(group, config_dir)):
+            return f"{group}={wrong} chooses nothing; choices: {', '.join(choices)}"
     return "a group of choices was given null; see python train.py --help"
 
 
@@ -151,6 +152,8 @@ def _explain_hydra(error: BaseException, config_dir: Path) -> str:
     text = "\n".join(texts)
     full_key = next(iter(re.findall(r"full_key: (\S+)", text)), None)
     unknown = re.search(r"Key '([^']+)' (?:is )?not in|Could not override '([^']+)'|Unable to find '([^']+)'", text)
+    if wrong := _wrong_type(text, full_key):
+        return wrong
     if "Value '" in text and full_key:
         reason = next(line.strip() for line in text.splitlines() if "Value '" in line)
         return f"{full_key}: {reason[0].lower()}{reason[1:]}"
@@ -164,6 +167,24 @@ def _explain_hydra(error: BaseException, config_dir: Path) -> str:
     said = " ".join(line.strip() for line in texts[0].splitlines() if line.strip() and "https://" not in line)
     reason = next((line.strip() for line in "\n".join(texts[1:]).splitlines() if line.strip()), "")
     return f"{said}: {reason}" if said.startswith("Error merging") and reason else said
+
+
+KINDS = {"Integer": "is not a whole number, such as 1", "Float": "is not a number, such as 0.1"}
+
+
+def _wrong_type(text: str, full_key: str | None) -> str | None:
+    """Name a setting whose value is of another type than its own; OmegaConf names its own types."""
+    typed = re.search(r"Error merging override [+~]*([^\s=]+)=", text)
+    key = full_key or (typed and typed.group(1))
+    if key is None:
+        return None
+    if re.search("field '[^']*' is not Optional", text):
+        return f"{key}=null: this setting needs a value; leave it out to keep its default"
+    if converted := re.search(r"Value '(.*)' of type '.*' could not be converted to (Integer|Float)", text):
+        return f"{key}={converted.group(1)} {KINDS[converted.group(2)]}"
+    if switch := re.search(r"Value '(.*)' is not a valid bool", text):
+        return f"{key}={switch.group(1)} is neither true nor false"
+    return f"{key} is a list; write {key}=[..]" if "is not a ListConfig" in text else None
 
 
 def _nearest_key(name: str, config_dir: Path) -> str:

@@ -122,7 +122,7 @@ class RunRecord:
         first, n = self.job.seed, self.job.seeds
         seeds = str(first) if n == 1 else f"{first} to {first + n - 1} at once"
         log.info("seed   %s, threads %d of %d", seeds, torch.get_num_threads(), available_cores())
-        note = module.learner.model_of(0).positions.note
+        note = module.learner.model_of(0).note
         if note and not self.brief:
             log.info("note   %s", note)
         if self.job.init_from is not None:

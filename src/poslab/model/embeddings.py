@@ -1,5 +1,6 @@
 """Token embedding and its sum with the position vectors."""
 
+import math
 import pickle
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def table_from_file(path: str | Path, n_rows: int, d_model: int) -> Float[Tensor
 
     Raises:
         ValueError: the file does not exist, has another suffix, cannot be read, does not contain floating-point
-            numbers, or has another shape (names both shapes).
+            numbers, has another shape (names both shapes), or contains NaN or infinite numbers (names the row).
     """
     path = Path(path)
     if not path.is_file():
@@ -52,7 +53,21 @@ def table_from_file(path: str | Path, n_rows: int, d_model: int) -> Float[Tensor
         raise ValueError(
             f"token_file {path} has {found}, but the model needs floating-point rows of shape ({n_rows}, {d_model})"
         )
+    if not bool(rows.isfinite().all()):
+        row = int((~rows.isfinite()).any(dim=1).nonzero()[0])
+        raise ValueError(f"token_file {path} holds numbers that are not finite, the first in row {row}; give others")
     return rows
+
+
+def repeated_rows(n_rows: int, d_model: int) -> str:
+    """A note on a hashed table with equal rows, whose tokens the model cannot tell apart; empty if all rows differ."""
+    period = 1000 // math.gcd(1000, d_model)
+    if n_rows <= period:
+        return ""
+    return (
+        f"model.token_init=hashed with model.d_model={d_model} has {period} different rows for {n_rows} tokens: every "
+        f"{period}th token starts with the same vector; use token_init=normal"
+    )
 
 
 class TokenEmbedding(nn.Module):
@@ -64,6 +79,9 @@ class TokenEmbedding(nn.Module):
         init_std: standard deviation of the normal initialisation.
         token_init: ``normal`` for N(0, init_std), ``hashed`` for `hashed_table`, ``file`` for `table_from_file`.
         token_file: the file to read with ``token_init="file"``.
+
+    Attributes:
+        note: what a person should know about the initial table; mostly empty.
 
     Raises:
         ValueError: a size below 1, a negative ``init_std``, an unknown ``token_init``, or an unusable file.
@@ -84,6 +102,7 @@ class TokenEmbedding(nn.Module):
             raise ValueError(f"init_std {init_std} must not be negative")
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.note = repeated_rows(vocab_size, d_model) if token_init == "hashed" else ""
         self.embedding = nn.Embedding(vocab_size, d_model)
         weight = self.embedding.weight
         with torch.no_grad():

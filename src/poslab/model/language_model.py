@@ -116,6 +116,11 @@ class LanguageModel(nn.Module):
     def positions(self) -> PositionScheme:
         return self.embeddings.positional_embedding
 
+    @property
+    def note(self) -> str:
+        """What a person should know about the model before it is trained; mostly empty."""
+        return "; ".join(filter(None, [self.positions.note, self.token_embedding.note]))
+
     def parts(self) -> dict[str, nn.Module]:
         """Named modules whose parameter counts are reported; a shared parameter belongs to the first that has it."""
         return {

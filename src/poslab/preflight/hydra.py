@@ -84,10 +84,14 @@ class Preflight(Callback):
     An error ends the process here, because Hydra turns an Exception of a callback into a warning and continues.
 
     Attributes:
+        first_line: what a run printed first.
         prepared: the checked job and what was built for it; None in a sweep, and on a rank that rank 0 started.
     """
 
     prepared: ClassVar["Prepared | None"] = None
+
+    def __init__(self) -> None:
+        self.first_line = ""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with one_line_errors(main_config_dir(config)):
@@ -103,12 +107,13 @@ class Preflight(Callback):
             job = schema.checked(config)
             check_chosen(config)
             check_names(config)
-            # The first line of a run: the imports below take seconds.
-            log.info(
-                "start  %s, %s, d_model %d, n_heads %d, %d steps: loading torch and Lightning",
-                *(choice_of(job.task["_target_"]), choice_of(job.pos["_target_"])),
-                *(job.model.d_model, job.model.n_heads, job.total_steps),
+            self.first_line = (
+                f"start  {choice_of(job.task['_target_'])}, {choice_of(job.pos['_target_'])}, "
+                f"d_model {job.model.d_model}, n_heads {job.model.n_heads}, {job.total_steps} steps: "
+                "loading torch and Lightning"
             )
+            # The imports take seconds.
+            log.info(self.first_line)
             check_ranks(job, str(OmegaConf.to_container(config.hydra.run, resolve=False)["dir"]))  # type: ignore[index, call-overload]
             from poslab.preflight.checks import preflight
 
@@ -118,6 +123,9 @@ class Preflight(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         # Hydra has changed to the job's folder by now.
         remember_typed_in(Path(config.hydra.runtime.cwd) if config.hydra.job.chdir else None)
+        if self.first_line:
+            # For the log file alone, which did not exist then.
+            log.debug(self.first_line)
 
 
 def check_names(config: DictConfig) -> None:

@@ -64,7 +64,7 @@ def checked_job(composed: DictConfig) -> tuple[TrainConfig, str]:
         )
     if job.ckpt_path is not None:
         raise ConfigError("ckpt_path starts one run, and a sweep has many; sweep.resume resumes all of them")
-    return job, learner.model_of(0).positions.note
+    return job, learner.model_of(0).note
 
 
 def settings_of_the_sweep(config: DictConfig) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def program(name: str) -> str:
 
 
 def tensorboard_command(folder: Path) -> str:
-    """The command that shows a folder in TensorBoard."""
-    return f"{program('tensorboard')} --logdir {shell_quoted(str(folder))}"
+    """The command that shows a folder in TensorBoard, with all pictures: by default it keeps ten of a tag."""
+    return f"{program('tensorboard')} --logdir {shell_quoted(str(folder))} --samples_per_plugin images=10000"
 
 
 def commands_for(path: Path) -> list[str]:
