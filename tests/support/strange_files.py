@@ -79,6 +79,8 @@ UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
         "result.json cannot be read (it has a number of 5000",
     ),
     "half a character": (text("result.json", "seed=", "\\ud800"), "result.json cannot be read"),
+    "a date for a name": (text("config.yaml", "0.005", "[{2001-12-14: 1}]"), "it has a name that is not a text"),
+    "a number for a name": (text("config.yaml", '"seed"', "1: 2, 'seed'"), "it has a name that is not a text"),
     "long metric": (
         content("result.json", lambda found: found["metrics"].update({f"length/{LONG}/exact_match": 1.0})),
         "metrics has a name of more than 200 characters",
@@ -116,9 +118,7 @@ STRANGE: dict[str, Callable[[Path], object]] = {
     "infinite numbers": text("result.json", '"wall_seconds": 3.0', '"wall_seconds": 1e999'),
     "NaN for a rate": text("config.yaml", "0.005", ".nan"),
     "a date for a rate": text("config.yaml", "0.005", "2001-12-14"),
-    "dates for names": text("config.yaml", "0.005", "[{2001-12-14: 1}]"),
     "a strange plan": content("config.yaml", lambda found: found.update(comparison={"tune": {"a": 1}, "margin": "x"})),
-    "names that are numbers": text("config.yaml", '"seed"', "1: 2, null: 3, 2001-12-14: 4, 'seed'"),
     "pictures that are pipes": lambda folder: (
         (folder / "figures").mkdir(),
         os.mkfifo(folder / "figures/heads_layer_0.png"),

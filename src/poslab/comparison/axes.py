@@ -44,11 +44,7 @@ def plain(value: Any) -> Value:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    try:
-        return json.dumps(value, default=str)
-    except TypeError:
-        # YAML has dates as keys, and JSON does not.
-        return str(value)
+    return json.dumps(value, default=str)
 
 
 def typed_settings(overrides: Iterable[str]) -> dict[str, Value]:

@@ -116,9 +116,11 @@ def check_digits(text: str) -> None:
 
 
 def check_plain(content: Any, level: int = 1) -> None:
-    """Refuse content of very many levels, which functions that call themselves cannot follow."""
+    """Refuse names that are not texts, and very many levels, which functions that call themselves cannot follow."""
     if level > MOST_LEVELS:
         raise ValueError("it is nested too deeply")
+    if isinstance(content, dict) and not all(isinstance(name, str) for name in content):
+        raise ValueError("it has a name that is not a text")
     for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
         if isinstance(value, (dict, list)):
             check_plain(value, level + 1)
