@@ -1,17 +1,13 @@
 """What a run says: a progress bar, a line an epoch, a short table at the end."""
 
-import io
 import logging
-import shutil
-import sys
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback, RichProgressBar
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from poslab.cli.terminal import drawn
 from poslab.config.overrides import override
 from poslab.runs.folder import RunFolder
 from poslab.runs.metrics import SIMILARITY, SIMILARITY_ROWS
@@ -21,7 +17,6 @@ from poslab.runs.table import MetricsTable
 from poslab.system.shell import commands_for, shell_quoted, shown_path, tensorboard_command
 
 log = logging.getLogger(__name__)
-WIDEST_TABLE = 100
 
 
 class EpochLines(Callback):
@@ -74,8 +69,7 @@ def brief_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
 def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     """The short table at the end of a run, and the command that shows the rest."""
     metrics = result.metrics
-    frame = box.HEAVY_HEAD if can_print("┌─┬│") else box.ASCII
-    table = Table(title=f"run {result.status}", title_justify="left", show_header=False, title_style="bold", box=frame)
+    table = Table(title=f"run {result.status}", title_justify="left", show_header=False, title_style="bold")
     table.add_column("what", overflow="fold")
     table.add_column("value", overflow="fold")
     for name in ("val/loss", "train/loss"):
@@ -113,11 +107,7 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
         table.add_row("error", result.error)
     path = shown_path(folder.path)
     table.add_row("results", str(path))
-    text = io.StringIO()
-    # As wide as the terminal; without one, as in the log file, there is no limit to keep.
-    width = min(WIDEST_TABLE, shutil.get_terminal_size((WIDEST_TABLE, 0)).columns)
-    Console(file=text, width=width, force_terminal=False, markup=False, emoji=False).print(table)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = drawn(table).splitlines()
     usable = next(iter(sorted(folder.path.glob(f"{COPIES}/*/checkpoints/last.ckpt"))), folder.checkpoints / "last.ckpt")
     if usable.exists():
         lines += [f"use it: {command}" for command in commands_for(shown_path(usable.parents[1]))]
@@ -126,12 +116,3 @@ def final_report(result: Result, folder: RunFolder, dashboard: bool) -> str:
     if result.status == "interrupted" or (result.status == "failed" and usable.exists()):
         lines.append(f"go on:  the same command with resume=auto {shell_quoted(override('hydra.run.dir', str(path)))}")
     return "\n".join(lines)
-
-
-def can_print(text: str) -> bool:
-    """Whether the console has these characters."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,15 +1,14 @@
 """The results of a search: ``search.json``, ``search.md`` and the table at its end."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from poslab.cli.terminal import drawn
 from poslab.sweeps.plan import as_json
 from poslab.sweeps.search.objectives import Objective
 from poslab.sweeps.search.options import Options
@@ -106,10 +105,8 @@ class Summary:
             table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*row)
-        text = io.StringIO()
-        Console(file=text, width=120, force_terminal=False).print(table)
         # A title of the table itself would break at the width of a narrow table.
-        return f"{self.title}\n{text.getvalue().rstrip()}"
+        return f"{self.title}\n{drawn(table, widest=120)}"
 
     def rows(self, outcomes: Sequence[Outcome], with_state: bool = False) -> tuple[list[str], list[list[str]]]:
         """The header and the cells of a table."""
