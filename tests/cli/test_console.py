@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def test_what_a_library_warns_of_is_in_the_log_file_alone(tmp_path: Path, capsys
     record.name = "poslab.experiment.run"
     handler.handle(record)
     assert capsys.readouterr().out == "UserWarning: too many workers\n"
+
+
+def test_a_name_that_is_not_utf_8_does_not_cost_a_line_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    handler = cli.LogFile(str(tmp_path / "train.log"), encoding="utf-8")
+    handler.handle(
+        logging.LogRecord("poslab", logging.INFO, "", 0, "run    %s", (os.fsdecode(b"\xff/\xc3\xa4"),), None)
+    )
+    handler.close()
+    assert (tmp_path / "train.log").read_text(encoding="utf-8") == "run    \\udcff/\u00e4\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_resume_where_there_is_nothing_to_go_on_with_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

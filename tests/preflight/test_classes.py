@@ -8,7 +8,9 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
+from poslab.build import build
 from poslab.errors import ConfigError
+from poslab.positions import PositionScheme
 from poslab.preflight.classes import BUILT_BY_HYDRA, check_classes
 from poslab.preflight.hydra import own_choices_first
 from support.commands import typed
@@ -108,3 +110,19 @@ def test_a_choice_of_the_program_is_not_merged_with_one_that_a_plug_in_has_regis
     own_choices_first(CONF)
     assert store.repo["hydra"] == {"sweeper": {}, "launcher": {}}
     assert [*store.repo["pos"]] == ["other.yaml"]
+
+
+def test_a_scheme_of_a_package_that_the_user_has_named_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mylab.py").write_text(
+        "from poslab.positions import PositionScheme\n\nclass Mine(PositionScheme):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"_target_": "mylab.Mine"}
+    for named in ("", "my", "mylab.other"):
+        monkeypatch.setenv("POSLAB_PACKAGES", named)
+        with pytest.raises(ConfigError, match=r"pos\._target_=mylab\.Mine lies outside the package poslab"):
+            build("pos", options, PositionScheme)
+    monkeypatch.setenv("POSLAB_PACKAGES", "mylab")
+    assert type(build("pos", options, PositionScheme)).__module__ == "mylab"

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from poslab.system.files import as_text, write_atomically
+from poslab.errors import ConfigError
+from poslab.system.files import as_text, check_writable, write_atomically
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / os.fsdecode(b"l\xe4ufe")
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with pytest.raises(ConfigError, match=r"bytes that are not UTF-8; choose a folder with hydra\.run\.dir="):
+        check_writable(Path("outputs/run"), "hydra.run.dir")
+    check_writable(tmp_path / "l\u00e4ufe", "hydra.run.dir")
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -69,7 +69,9 @@ class LogFile(Unbroken, logging.FileHandler):
 
     def __init__(self, filename: str, **options: Any) -> None:
         path = Path(filename)
-        super().__init__(path if is_rank_zero() else path.with_suffix(f".rank{rank()}{path.suffix}"), **options)
+        own = path if is_rank_zero() else path.with_suffix(f".rank{rank()}{path.suffix}")
+        # The name of a folder may have bytes that are not UTF-8.
+        super().__init__(own, **{"errors": "backslashreplace", **options})
 
     def filter(self, record: logging.LogRecord) -> bool:
         wrong = record.exc_info is not None or record.levelno >= logging.WARNING

@@ -94,6 +94,9 @@ def check_writable(folder: Path, key: str, room: int = 0) -> None:
     """
     # The folder does not exist yet, so test its nearest existing parent.
     path = folder.absolute()
+    if any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        # Python's notation for such bytes, which the writers of the files do not take.
+        raise ConfigError(f"cannot write to {path}: the name has bytes that are not UTF-8; choose a folder with {key}=")
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     try:
         with tempfile.TemporaryFile(dir=nearest), suppress(FileNotFoundError):
