@@ -74,6 +74,8 @@ def test_what_hydra_and_this_package_bring_passes() -> None:
         check_classes(config({file.parent.name: content}))
     settings = yaml.safe_load((CONF / "hydra_settings.yaml").read_text(encoding="utf-8"))["hydra"]
     check_classes(config({name: settings[name] for name in ("job_logging", "hydra_logging")}))
+    # What is swept over is no class that Hydra builds.
+    check_classes(config({"sweeper": {"params": {"pos._target_": "a.B,c.D"}}}))
     stream = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
     to_file = {"class": "logging.FileHandler", "filename": "${hydra.runtime.output_dir}/${hydra.job.name}.log"}
     check_classes(config({"job_logging": {"handlers": {"one": stream, "two": to_file}}}))

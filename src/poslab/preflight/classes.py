@@ -35,23 +35,23 @@ def check_classes(config: DictConfig) -> None:
     """
     for part in BUILT_BY_HYDRA:
         node = OmegaConf.to_container(OmegaConf.masked_copy(config.hydra, part), resolve=False)[part]  # type: ignore[index, call-overload]
-        for key, value in leaves(node, f"hydra.{part}"):
-            if key.rpartition(".")[2] in CLASS_KEYS:
+        for key, name, value in leaves(node, f"hydra.{part}"):
+            if name in CLASS_KEYS:
                 check_class(key, value)
             elif isinstance(value, str):
                 check_text(key, value, config)
 
 
-def leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Each value that is no mapping and no list, with its key."""
+def leaves(node: Any, key: str, name: Any = "") -> Iterator[tuple[str, Any, Any]]:
+    """Each value that is no mapping and no list, with its whole key and its own name, which may have a dot."""
     if isinstance(node, dict):
-        for name, value in node.items():
-            yield from leaves(value, f"{key}.{name}")
+        for inner, value in node.items():
+            yield from leaves(value, f"{key}.{inner}", inner)
     elif isinstance(node, list):
         for value in node:
-            yield from leaves(value, key)
+            yield from leaves(value, key, name)
     else:
-        yield key, node
+        yield key, name, node
 
 
 def check_class(key: str, target: Any) -> None:
