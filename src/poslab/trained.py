@@ -133,8 +133,7 @@ def settings_of(folder: Path) -> TrainConfig:
         ConfigError: the job breaks a rule; names the file.
     """
     file = folder / CONFIG_FILE
-    # The file may be anything, so a key may be a number.
-    settings = {key: value for key, value in stored_settings(folder).items() if role_of(str(key)) not in ELSEWHERE}
+    settings = {key: value for key, value in stored_settings(folder).items() if role_of(key) not in ELSEWHERE}
     # A run writes plain values only. In a file from somebody else, an interpolation could read the environment.
     references = [key for key, value in flat(settings).items() if "${" in str(value)]
     if references:

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 def require_preflight() -> None:
     """Register the callback, also for a configuration without Hydra settings of its own, such as a stored one.
 
-    For the program itself, not for another Hydra program that imports a part of this package. Also lets Hydra compose as
-    a sweep needs it.
+    For the program itself, not for another Hydra program that imports a part of this package. Also lets Hydra compose
+    as a sweep needs it.
     """
     compose_by_files_read_once()
     callbacks = {"preflight": {"_target_": f"{Preflight.__module__}.{Preflight.__qualname__}"}}
