@@ -108,6 +108,7 @@ def build_positions(config: TrainConfig, task: Task) -> "PositionScheme":
         d_model=config.model.d_model,
         n_heads=config.model.n_heads,
         d_head=config.model.d_model // config.model.n_heads,
+        n_layers=config.model.n_layers,
     )
 
 

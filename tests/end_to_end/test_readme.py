@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from poslab.model import TransformerLM
+from poslab.positions import PositionScheme
+from poslab.training.stack import ModelStack
 from support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,7 +38,7 @@ def extended_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert not target.exists()
             target.write_text(block, encoding="utf-8")
             written += 1
-    assert written == 6, "a scheme, a task and a diagnostic, each one class and one yaml"
+    assert written == 8, "two schemes, a task and a diagnostic, each one class and one yaml"
     return root
 
 
@@ -62,6 +66,28 @@ def test_a_scheme_a_task_and_a_diagnostic_of_ones_own(extended_checkout: Path) -
     assert done.returncode == 0, done.stderr
     assert "head_entropy/layer_0" in (extended_checkout / "run/metrics.csv").read_text()
     assert "warning" not in (extended_checkout / "run/train.log").read_text().lower()
+
+
+def test_a_scheme_of_ones_own_that_depends_on_the_content() -> None:
+    """In a whole model: uncached as cached, and a replica of a stack as alone."""
+    (block,) = (block for block in code_blocks("python") if "class OwnSlope" in block)
+    assert len(block.splitlines()) <= 25
+    names: dict[str, type[PositionScheme]] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    models = [TransformerLM(13, 8, 2, 2, 10, positions=names["OwnSlope"](d_head=4)).eval() for _ in range(2)]
+    for model in models:
+        torch.nn.init.normal_(model.positions.weight)
+    ids = torch.randint(13, (3, 10))
+    stack = ModelStack(models, [torch.get_rng_state()] * 2).eval()
+    with torch.no_grad():
+        together = stack(torch.stack([ids, ids]), [10, 10])
+        for index, model in enumerate(models):
+            expected = model(ids)
+            assert not torch.allclose(expected, models[1 - index](ids), atol=1e-2)
+            torch.testing.assert_close(together[index], expected)
+            cache = model.new_cache()
+            parts = torch.cat([model.read(part, cache) for part in ids.split(3, dim=1)], dim=1)
+            torch.testing.assert_close(parts, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_modules_without_the_framework(capsys: pytest.CaptureFixture[str]) -> None:

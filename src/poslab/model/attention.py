@@ -1,5 +1,7 @@
 """Multi-head causal self-attention that can also return the attention weights of every head."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -20,6 +22,15 @@ def masked_softmax(
     # The smallest finite number instead of -inf: a row that is all -inf would give 0 / 0 = NaN.
     weights = torch.softmax(scores.masked_fill(~visible, torch.finfo(torch.float32).min), dim=-1)
     return weights.masked_fill(~visible, 0.0)
+
+
+def _sum(
+    bias: Float[Tensor, "h t t_k"] | None, of_content: Float[Tensor, "b h t t_k"] | None
+) -> Float[Tensor, "*b h t t_k"] | None:
+    """The sum of the two biases of a scheme; None if it has neither."""
+    if bias is None or of_content is None:
+        return bias if of_content is None else of_content
+    return bias + of_content
 
 
 MOST_CONTEXT = 32_768
@@ -126,13 +137,15 @@ class MultiHeadSelfAttention(nn.Module):
         self._check(x, start)
         seq_len = x.shape[1]
         q, k, v = (self._split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
-        bias = None
+        bias = features = None
         if positions is not None:
             # A scheme may compute in fp32, but the kernels need one dtype.
-            q, k = positions.rotate(q, start).to(v.dtype), positions.rotate(k, start).to(v.dtype)
-            bias = positions.bias(seq_len, start + seq_len)
+            q, k = positions.rotate(q, start).to(v.dtype), positions.rotate_keys(k, start).to(v.dtype)
+            features = positions.features(x)
         if cache is not None:
-            k, v = cache.append(k, v)
+            k, v, features = cache.append(k, v, features)
+        if positions is not None:
+            bias = _sum(positions.bias(seq_len, start + seq_len), positions.content_bias(q, k, features))
         if return_weights:
             mixed, weights = self._attend_with_weights(q, k, v, bias)
             return self.out_proj(self._merge_heads(mixed)), weights
@@ -153,10 +166,10 @@ class MultiHeadSelfAttention(nn.Module):
 
     def _attend_with_weights(
         self,
-        q: Float[Tensor, "b h t d_head"],
-        k: Float[Tensor, "b h t_k d_head"],
+        q: Float[Tensor, "b h t d_rotated"],
+        k: Float[Tensor, "b h t_k d_rotated"],
         v: Float[Tensor, "b h t_k d_head"],
-        bias: Float[Tensor, "h t t_k"] | None,
+        bias: Float[Tensor, "*b h t t_k"] | None,
     ) -> tuple[Float[Tensor, "b h t d_head"], Float[Tensor, "b h t t_k"]]:
         """Compute the output of the fused kernel in single steps, and return the weights too."""
         n_queries, n_keys = q.shape[-2], k.shape[-2]
@@ -164,21 +177,21 @@ class MultiHeadSelfAttention(nn.Module):
         if torch.is_grad_enabled() or n_queries <= QUERIES_AT_ONCE:
             return self._attend_queries(q, k, v, bias, visible)
         # In blocks of queries: all at once would need three arrays (B, H, T, T): scores, masked scores and weights.
-        mixed = torch.empty_like(q)
+        mixed = q.new_empty(*q.shape[:-1], v.shape[-1])
         weights = torch.empty(*q.shape[:-1], n_keys, device=q.device)
         for start in range(0, n_queries, QUERIES_AT_ONCE):
             rows = slice(start, start + QUERIES_AT_ONCE)
             mixed[:, :, rows], weights[:, :, rows] = self._attend_queries(
-                q[:, :, rows], k, v, None if bias is None else bias[:, rows], visible[rows]
+                q[:, :, rows], k, v, None if bias is None else bias[..., rows, :], visible[rows]
             )
         return mixed, weights
 
     def _attend_queries(
         self,
-        q: Float[Tensor, "b h t_q d_head"],
-        k: Float[Tensor, "b h t_k d_head"],
+        q: Float[Tensor, "b h t_q d_rotated"],
+        k: Float[Tensor, "b h t_k d_rotated"],
         v: Float[Tensor, "b h t_k d_head"],
-        bias: Float[Tensor, "h t_q t_k"] | None,
+        bias: Float[Tensor, "*b h t_q t_k"] | None,
         visible: Bool[Tensor, "t_q t_k"],
     ) -> tuple[Float[Tensor, "b h t_q d_head"], Float[Tensor, "b h t_q t_k"]]:
         scores = (q @ k.transpose(-2, -1)).float() / self.d_head**0.5
@@ -190,26 +203,29 @@ class MultiHeadSelfAttention(nn.Module):
 
     def _attend_fused(
         self,
-        q: Float[Tensor, "b h t d_head"],
-        k: Float[Tensor, "b h t_k d_head"],
+        q: Float[Tensor, "b h t d_rotated"],
+        k: Float[Tensor, "b h t_k d_rotated"],
         v: Float[Tensor, "b h t_k d_head"],
-        bias: Float[Tensor, "h t t_k"] | None,
+        bias: Float[Tensor, "*b h t t_k"] | None,
     ) -> Float[Tensor, "b h t d_head"]:
         dropout = self.dropout if self.training else 0.0
+        # Said, because a scheme may make queries wider than d_head.
+        scale = 1 / math.sqrt(self.d_head)
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         # The kernel's causal mask aligns the first query with the first key, so it fits only if there are as many
         # queries as keys. A single last query attends to all keys and needs no mask.
         # `is_causal` is a constant in each branch: torch.compile rejects a comparison here if lengths vary.
         if bias is None and n_queries == n_keys:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout, scale=scale)
         if bias is None and n_queries == 1:
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
         mask = self._visible(n_queries, n_keys)
         if bias is not None:
             # Every query attends to itself, so no row is all -inf.
             # With a batch axis: torch replaces the fused kernel by single operations if the mask has three axes.
-            mask = bias.float().masked_fill(~mask, float("-inf")).to(q.dtype)[None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+            mask = bias.float().masked_fill(~mask, float("-inf")).to(q.dtype)
+            mask = mask if mask.dim() == 4 else mask[None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, n_heads={self.n_heads}, max_context_length={self.max_context_length}"

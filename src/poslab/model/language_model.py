@@ -244,8 +244,8 @@ class TinyAttentionLM(LanguageModel):
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
         if on_weights is None:
-            return self.attention(x, positions=self.positions, cache=cache)
-        x, weights = self.attention(x, return_weights=True, positions=self.positions)
+            return self.attention(x, positions=self.positions.layer(index), cache=cache)
+        x, weights = self.attention(x, return_weights=True, positions=self.positions.layer(index))
         on_weights(weights)
         return x
 

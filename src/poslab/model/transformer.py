@@ -127,7 +127,7 @@ class TransformerLM(LanguageModel):
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t d"]:
-        return self.blocks[index](x, self.positions, on_weights, cache)
+        return self.blocks[index](x, self.positions.layer(index), on_weights, cache)
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         return self.final_norm(x)

@@ -1,4 +1,6 @@
-"""The interface of all position schemes: three methods that do nothing until a scheme overrides them."""
+"""The interface of all position schemes: methods that do nothing until a scheme overrides them."""
+
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,14 +19,16 @@ def distances(n_queries: int, n_keys: int, device: torch.device) -> Int64[Tensor
 class PositionScheme(nn.Module):
     """Base class of the modules that tell a model the position of each token.
 
-    A scheme overrides one or more of three methods; the defaults do nothing:
+    A scheme overrides one or more methods; the defaults do nothing:
 
     - `embed`: vectors that are added to the token vectors (learned and sinusoidal tables);
-    - `rotate`: maps queries and keys by their positions (rotary schemes);
-    - `bias`: numbers that are added to the attention scores (ALiBi, T5).
+    - `rotate`: maps queries and keys by their positions (rotary schemes); `rotate_keys` if keys are mapped differently;
+    - `bias`: numbers that are added to the attention scores (ALiBi, T5);
+    - `content_bias`: the same for numbers that depend on queries and keys too, and on `features` of the tokens;
+    - `layer`: a scheme of its own for each layer.
 
-    Constructor arguments named ``max_context_length``, ``d_model``, ``n_heads`` and ``d_head`` are filled in from the
-    model's configuration; all others are options in the scheme's yaml file.
+    Constructor arguments named ``max_context_length``, ``d_model``, ``n_heads``, ``d_head`` and ``n_layers`` are filled
+    in from the model's configuration; all others are options in the scheme's yaml file.
     """
 
     max_context_length: int | None = None
@@ -54,9 +58,16 @@ class PositionScheme(nn.Module):
         """
         return None
 
-    def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
-        """Rotate queries or keys (B, H, T, d_head) that are at positions ``start .. start + T - 1``."""
+    def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_rotated"]:
+        """Rotate queries or keys (B, H, T, d_head) that are at positions ``start .. start + T - 1``.
+
+        The result may be wider than d_head, if that of `rotate_keys` is too.
+        """
         return x
+
+    def rotate_keys(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_rotated"]:
+        """Rotate keys where that differs from `rotate`, which then gets the queries only."""
+        return self.rotate(x, start)
 
     def bias(self, n_queries: int, n_keys: int) -> Float[Tensor, "h t_q t_k"] | None:
         """Bias (H, T_q, T_k) for the scores of the last ``n_queries`` of ``n_keys`` positions; None adds nothing.
@@ -64,6 +75,37 @@ class PositionScheme(nn.Module):
         Entries for keys after the query are ignored: the causal mask hides those keys.
         """
         return None
+
+    def features(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t f"] | None:
+        """What `content_bias` needs to know of each token besides its key, (B, H, T, F); None for nothing.
+
+        A key/value cache keeps it, so a token's features must not depend on other tokens.
+
+        Args:
+            x: the input of the attention layer.
+        """
+        return None
+
+    def content_bias(
+        self,
+        q: Float[Tensor, "b h t_q d_rotated"],
+        k: Float[Tensor, "b h t_k d_rotated"],
+        features: Float[Tensor, "b h t_k f"] | None,
+    ) -> Float[Tensor, "b h t_q t_k"] | None:
+        """Bias (B, H, T_q, T_k) that depends on the content, for the last T_q of T_k positions; None adds nothing.
+
+        It is added to the scaled scores and to `bias`. Entries for keys after the query are ignored.
+
+        Args:
+            q: the queries, after `rotate`.
+            k: the keys, after `rotate_keys`.
+            features: of all T_k tokens, from `features`.
+        """
+        return None
+
+    def layer(self, index: int) -> "PositionScheme":
+        """The scheme that acts in one attention layer, counted from 0: by default the same in all layers."""
+        return self
 
     def table(self) -> Float[Tensor, "l d"] | None:
         """All vectors that `embed` can add, (L, D), for diagnostics; None for a scheme without a table."""
@@ -105,3 +147,21 @@ class PositionScheme(nn.Module):
                 f"{where} does not fit max_context_length {self.max_context_length}; "
                 f"use 1 to {self.max_context_length} positions or build a longer table"
             )
+
+
+class PerLayer(PositionScheme):
+    """Base class of schemes with parameters of their own in each layer.
+
+    Args:
+        layers: the scheme of each layer, in order; `embed` is that of the whole scheme.
+    """
+
+    def __init__(self, layers: Iterable[PositionScheme]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def layer(self, index: int) -> PositionScheme:
+        """The scheme of one layer."""
+        scheme = self.layers[index]
+        assert isinstance(scheme, PositionScheme)
+        return scheme

@@ -29,11 +29,17 @@ class FusedAttention(TorchFunctionMode):
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> Tensor:
     # Every copy would have to drop what it drops alone; a bundle with dropout is refused.
     assert dropout_p == 0.0
-    mixed: Tensor = _OverCopies.apply(q, k, v, attn_mask, is_causal)
+    mixed: Tensor = _OverCopies.apply(q, k, v, attn_mask, is_causal, scale)
     return mixed
 
 
@@ -41,8 +47,8 @@ class _OverCopies(torch.autograd.Function):
     """A function for the sake of its vmap, which is what is called; autograd sees the kernel itself inside."""
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -57,6 +63,7 @@ class _OverCopies(torch.autograd.Function):
         v: Tensor,
         mask: Tensor | None,
         is_causal: bool,
+        scale: float | None,
     ) -> tuple[Tensor, int]:
         n = info.batch_size
         # (N, B, H, T, d_head): what no copy has of its own is the same for all.
@@ -71,6 +78,6 @@ class _OverCopies(torch.autograd.Function):
             mask = mask.reshape(n, *(1,) * (5 - mask.dim()), *mask.shape[1:])
             mask = mask.expand(n, n_rows, *mask.shape[2:]).flatten(0, 1)
         mixed = F.scaled_dot_product_attention(
-            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask, is_causal=is_causal
+            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask, is_causal=is_causal, scale=scale
         )
         return mixed.unflatten(0, (n, n_rows)), 0
