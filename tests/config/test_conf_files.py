@@ -151,7 +151,7 @@ def test_the_main_file_and_the_groups_give_every_field_of_the_schema():
 )
 def test_an_open_file_gives_every_option_of_its_class(group: str, choice: str):
     """So that each can be given as key=value and is seen in --cfg job."""
-    filled_in = {"max_context_length", "d_model", "n_heads", "d_head"}
+    filled_in = {"max_context_length", "d_model", "n_heads", "d_head", "n_layers"}
     part = content(CONF / group / f"{choice}.yaml")
     for options in part.values() if group == "diagnostics" else [part]:
         module, _, name = options["_target_"].rpartition(".")

@@ -73,7 +73,7 @@ def test_one_entry_in_the_table_is_enough_for_every_use(
 
 
 def test_every_entry_of_the_table_is_a_setting() -> None:
-    jobs = [asdict(job()), asdict(job("pos=sinusoidal"))]
+    jobs = [asdict(job()), asdict(job("pos=sinusoidal")), asdict(job("pos=rope"))]
     known = {key for settings in jobs for key in (*settings, *flat(settings))} | {"defaults", "hydra"}
     assert set(SETTINGS) <= known
 
@@ -130,6 +130,8 @@ def test_the_value_of_older_runs_leaves_the_identity_as_it_was() -> None:
         "pos.scale": 0.5,
         "data.holdout": 0.1,
     }
+    # As before the settings were there.
+    assert set(identity({"pos": job("pos=rope").pos})) == {"pos._target_", "pos.base"}
     # A number that is typed without a point is the same number.
     assert identity({"pos": {"scale": 1}}) == {}
 

@@ -6,8 +6,9 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, open_dict
 
-from poslab.config.registration import register
+from poslab.config.registration import in_words, register
 from poslab.preflight.hydra import require_preflight
+from support.paths import CONF
 
 
 def names(node: dict, group: str = "") -> set[str]:
@@ -49,3 +50,12 @@ def test_the_store_is_not_copied_with_what_refers_to_it() -> None:
     require_preflight()
     store = ConfigStore.instance()
     assert copy.deepcopy({"source": store})["source"] is store
+
+
+def test_each_position_scheme_has_a_line_of_words_that_fits_a_terminal() -> None:
+    sources = [{"path": str(CONF), "schema": "file"}, {"path": "hydra.conf", "schema": "pkg"}]
+    root = OmegaConf.create({"hydra": {"runtime": {"config_sources": sources}}})
+    lines = in_words("pos", _root_=root).splitlines()
+    assert [line.split()[0] for line in lines] == sorted(path.stem for path in (CONF / "pos").glob("*.yaml"))
+    assert len(lines) >= 25
+    assert all(len(line.split()) > 3 and len(line) <= 105 for line in lines)

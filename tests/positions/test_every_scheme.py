@@ -7,6 +7,8 @@ from torch import nn
 from poslab import count_parameters
 from poslab.errors import ConfigError
 from poslab.model.parameters import parameters_by_part
+from poslab.positions import RotaryPositions
+from poslab.positions.base import PerLayer
 from support.every_scheme import D, H, L, every_model, every_scheme, ids_of, logits_of, model_of
 
 both_ways = pytest.mark.parametrize("return_weights", [False, True])
@@ -49,7 +51,7 @@ def test_attention_maps_are_rows_of_weights(name: str, architecture: str) -> Non
 
 
 # What adds the same number to every score of a row changes no weight, and so learns nothing.
-INVARIANT = {"fire": {"network.2.bias"}}
+INVARIANT = {"fire": {"network.2.bias"}, "mlp_bias": {"network.2.bias"}}
 
 
 @every_scheme
@@ -84,6 +86,19 @@ def test_gradient_is_finite_and_reaches_every_parameter_of_the_scheme(
         ("hard_alibi", 0),
         ("t5", 32 * H),
         ("fire", 2 * 32 + (32 + 1) * H + 2),
+        ("learned_alibi", H),
+        ("kerple_log", 2 * H),
+        ("kerple_power", 2 * H),
+        ("mlp_bias", 2 * 32 + (32 + 1) * 32 + (32 + 1) * H),
+        ("sandwich", 0),
+        ("xpos", 0),
+        ("shaw", 17 * (D // H)),
+        ("transformer_xl", D * D + 2 * D),
+        ("cope", 64 * (D // H)),
+        ("forgetting", (D + 1) * H),
+        ("cable", (D + 1) * H),
+        ("pope", D),
+        ("rope_nope", 0),
     ],
 )
 def test_parameters_of_the_scheme(name: str, parameters: int) -> None:
@@ -91,11 +106,12 @@ def test_parameters_of_the_scheme(name: str, parameters: int) -> None:
 
 
 @every_scheme
-def test_the_scheme_is_shared_by_all_layers(name: str) -> None:
-    counts = {
+def test_the_scheme_is_shared_by_all_layers_or_has_the_same_number_of_parameters_in_each(name: str) -> None:
+    one, three = (
         parameters_by_part(model_of(name, "transformer", n_layers=layers).parts())["position"] for layers in (1, 3)
-    }
-    assert counts == {count_parameters(model_of(name).positions)}
+    )
+    assert one == count_parameters(model_of(name).positions)
+    assert three == (3 * one if isinstance(model_of(name).positions, PerLayer) else one)
 
 
 @every_scheme
@@ -150,11 +166,16 @@ def test_the_same_seed_builds_the_same_model(name: str, architecture: str) -> No
     assert torch.equal(one(ids_of(one)), other(ids_of(one)))
 
 
+# Where fewer columns are rotated than the scheme needs.
+TOO_NARROW = {("partial_rope", 2), ("rope_ntk", 2)}
+
+
 @every_scheme
 @pytest.mark.parametrize(("d_model", "n_heads"), [(2, 1), (6, 3), (4, 4), (12, 4), (16, 16)])
 def test_any_heads_that_divide_the_width_work_or_are_refused_in_one_line(name: str, d_model: int, n_heads: int) -> None:
-    if name == "rope" and d_model // n_heads % 2:
-        with pytest.raises(ConfigError, match=rf"^pos: d_head {d_model // n_heads} is odd[^\n]*$"):
+    d_head = d_model // n_heads
+    if isinstance(model_of(name).positions.layer(0), RotaryPositions) and (d_head % 2 or (name, d_head) in TOO_NARROW):
+        with pytest.raises(ConfigError, match=rf"^pos: [^\n]*\b{d_head}\b[^\n]*$"):
             model_of(name, d_model=d_model, n_heads=n_heads)
         return
     model = model_of(name, d_model=d_model, n_heads=n_heads)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from poslab import SinusoidalPositionalEmbedding
-from poslab.positions import ALiBi, RotaryPositions, T5Bias
+from poslab.positions import ALiBi, CoPE, ForgettingAttention, MLPBias, PolarPositions, RotaryPositions, T5Bias, XPos
 
 with warnings.catch_warnings():
     # Whatever they say when they are imported is not about this project.
@@ -131,3 +131,73 @@ def test_sinusoidal_equals_x_transformers(d_model: int, base: int, length: int) 
     interleaved = rows.unflatten(-1, (2, d_model // 2)).transpose(-1, -2).flatten(-2)
     ours = SinusoidalPositionalEmbedding(length, d_model, float(base)).pe
     torch.testing.assert_close(ours, interleaved, rtol=0, atol=2e-5)
+
+
+# xPos and PoPE.
+
+
+@pytest.mark.parametrize(("length", "scale_base"), [(12, 512), (150, 512), (150, 64)])
+def test_xpos_gives_the_scores_of_rotary_embedding_torch(length: int, scale_base: int) -> None:
+    """It counts the scale from the middle of the sequence, which changes no score."""
+    q, k = torch.randn(2, 3, length, 16), torch.randn(2, 3, length, 16)
+    theirs = RotaryEmbedding(dim=16, use_xpos=True, xpos_scale_base=scale_base)
+    q_theirs, k_theirs = theirs.rotate_queries_and_keys(q, k)
+    ours = XPos(16, scale_base=float(scale_base))
+    found = ours.rotate(q) @ ours.rotate_keys(k).transpose(-1, -2)
+    expected = (q_theirs @ k_theirs.transpose(-1, -2)).detach()
+    torch.testing.assert_close(causal(found), causal(expected), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_pope_equals_x_transformers(start: int) -> None:
+    theirs = reference.PolarEmbedding(6, 3)
+    ours = PolarPositions(3, 6)
+    with torch.no_grad():
+        # Outside its range too: both clamp it.
+        theirs.learned_bias.uniform_(-7.0, 1.0)
+        ours.delta.copy_(theirs.learned_bias)
+    x = torch.randn(2, 3, 20, 6)
+    angles, delta = theirs(torch.arange(start, start + 20))
+    torch.testing.assert_close(ours.rotate(x, start), reference.apply_polar_pos_emb(x, angles))
+    torch.testing.assert_close(ours.rotate_keys(x, start), reference.apply_polar_pos_emb(x, angles + delta))
+
+
+# A network of the distance.
+
+
+@pytest.mark.parametrize("log_distance", [False, True])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_mlp_bias_equals_x_transformers(depth: int, log_distance: bool) -> None:
+    theirs = reference.DynamicPositionBias(8, heads=3, depth=depth, log_distance=log_distance)
+    ours = MLPBias(3, 8, depth, log_distance)
+    with torch.no_grad():
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.copy_(other)
+    torch.testing.assert_close(causal(ours.bias(40, 40)), causal(theirs(40, 40)))
+
+
+# Schemes that depend on the tokens.
+
+
+@pytest.mark.parametrize("n_positions", [3, 64])
+def test_cope_equals_x_transformers(n_positions: int) -> None:
+    """It adds the product with the position without dividing it by sqrt(d_head), which the authors do."""
+    theirs, ours = reference.CoPE(8, 2, n_positions), CoPE(1, 8, n_positions).layer(0)
+    with torch.no_grad():
+        theirs.pos_emb.normal_()
+        ours.weight.copy_(theirs.pos_emb)
+    q, k = torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8)
+    later = torch.ones(12, 12).triu(1).bool()
+    scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(later, -torch.inf)
+    expected = theirs(q, scores) / 8**0.5
+    torch.testing.assert_close(causal(ours.content_bias(q, k, None)), causal(expected))
+
+
+def test_forgetting_equals_x_transformers() -> None:
+    theirs, ours = reference.DataDependentAlibi(12, 3), ForgettingAttention(1, 12, 3, bias_init=5.0).layer(0)
+    linear = theirs.to_forget_gates[0]
+    with torch.no_grad():
+        assert torch.equal(linear.bias, ours.gate.bias)
+        ours.gate.load_state_dict(linear.state_dict())
+    x, q = torch.randn(2, 9, 12), torch.randn(2, 3, 9, 4)
+    torch.testing.assert_close(causal(ours.content_bias(q, q, ours.features(x))), causal(theirs(x)))

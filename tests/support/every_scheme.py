@@ -45,8 +45,10 @@ def model_of(name: str, architecture: str = "attention", **sizes: float) -> Lang
     torch.manual_seed(1)
     model = build_model(job, build_task(job)).eval()
     with torch.no_grad():
+        # The angles of pope are clamped at 0 from above.
+        sign = -1 if name == "pope" else 1
         for parameter in model.positions.parameters():
-            parameter.add_(0.5 * torch.rand_like(parameter))
+            parameter.add_(sign * 0.5 * torch.rand_like(parameter))
     return model
 
 

@@ -6,10 +6,11 @@ Every name begins with the package's own: another Hydra program that uses this p
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from poslab.config.identity import choice_of
 from poslab.config.schema import TrainConfig
@@ -62,8 +63,18 @@ class OptunaSweeperConf:
     params: dict[str, str]
 
 
+def in_words(group: str, *, _root_: DictConfig) -> str:
+    """The choices of a group, a line each, with the comment that its file begins with; for --help."""
+    lines = []
+    for source in _root_.hydra.runtime.config_sources:
+        for file in sorted(Path(source.path, group).glob("*.yaml")) if source.schema == "file" else ():
+            first = file.read_text(encoding="utf-8").partition("\n")[0]
+            lines.append(f"  {file.stem:<15}{first.removeprefix('#') if first.startswith('#') else ''}")
+    return "\n".join(lines)
+
+
 def register() -> None:
-    """Register the types of the configuration and the resolvers of folder names."""
+    """Register the types of the configuration, and the resolvers of folder names and of --help."""
     store = ConfigStore.instance()
     store.store(name="poslab_schema", node=TrainConfig)
     store.store(group="hydra/sweeper", name="poslab_grid_schema", node=GridSweeperConf)
@@ -71,3 +82,4 @@ def register() -> None:
     # Cached, because a name must be the same each time Hydra resolves it.
     OmegaConf.register_new_resolver("poslab_run_name", run_name, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("poslab_sweep_name", _unique, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("poslab_in_words", in_words, replace=True)
