@@ -56,7 +56,7 @@ def test_a_cache_that_forgets_positions_would_be_noticed(scheme: str) -> None:
     positions.rotate = lambda x, start=0, rotate=positions.rotate: rotate(x, 0)
     whole.embed = lambda seq_len, start=0, embed=whole.embed: embed(seq_len, 0)
     positions.bias = lambda n_queries, n_keys: None
-    positions.content_bias = lambda q, k, features: None
+    positions.content_bias = lambda q, k, features, behind: None
     same = torch.allclose(read_in_parts(model, ids, [1] * 24), expected, atol=1e-3)
     assert same == (scheme == "none")
 

@@ -16,6 +16,7 @@ from poslab.positions import (
     ShawRelativePositions,
     TransformerXLPositions,
 )
+from poslab.positions.base import distances
 from poslab.positions.sinusoidal import sinusoidal_table
 
 B, H, T, D_HEAD = 2, 3, 9, 4
@@ -37,7 +38,7 @@ def queries_and_keys() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("max_distance", [1, 4, 20])
 def test_shaw_follows_the_formula(max_distance: int) -> None:
     scheme, (q, k) = moved(ShawRelativePositions(1, D_HEAD, max_distance)), queries_and_keys()
-    bias = scheme.content_bias(q, k, None)
+    bias = scheme.content_bias(q, k, None, distances(T, T, q.device))
     for i in range(T):
         for j in range(i + 1):
             expected = q[:, :, i] @ scheme.weight[min(i - j, max_distance)] / math.sqrt(D_HEAD)
@@ -45,8 +46,8 @@ def test_shaw_follows_the_formula(max_distance: int) -> None:
 
 
 def test_transformer_xl_follows_the_formula() -> None:
-    scheme, (q, k) = moved(TransformerXLPositions(1, D, H)), queries_and_keys()
-    bias, rows = scheme.content_bias(q, k, None), sinusoidal_table(T, D)
+    scheme, (q, k) = moved(TransformerXLPositions(1, D, H, T)), queries_and_keys()
+    bias, rows = scheme.content_bias(q, k, None, distances(T, T, q.device)), sinusoidal_table(T, D)
     for head in range(H):
         for i in range(T):
             for j in range(i + 1):
@@ -60,7 +61,8 @@ def test_transformer_xl_follows_the_formula() -> None:
 @pytest.mark.parametrize("n_positions", [2, 3, 64])
 def test_cope_counts_as_the_formula_does(n_positions: int) -> None:
     scheme, (q, k) = moved(CoPE(1, D_HEAD, n_positions)), queries_and_keys()
-    bias = scheme.content_bias(q, k, None)
+    bias = scheme.content_bias(q, k, None, distances(T, T, q.device)).detach()
+    table = scheme.weight.detach()
     for i in range(T):
         for j in range(i + 1):
             for row in range(B):
@@ -72,7 +74,7 @@ def test_cope_counts_as_the_formula_does(n_positions: int) -> None:
                     position = min(sum(gates), n_positions - 1)
                     low = math.floor(position)
                     high, share = min(low + 1, n_positions - 1), position - low
-                    vector = (1 - share) * scheme.weight[low] + share * scheme.weight[high]
+                    vector = (1 - share) * table[low] + share * table[high]
                     expected = float(q[row, head, i] @ vector) / math.sqrt(D_HEAD)
                     assert float(bias[row, head, i, j]) == pytest.approx(expected, abs=1e-4)
 
@@ -82,7 +84,7 @@ def test_forgetting_adds_up_the_gates_between_key_and_query(kind: type[Forgettin
     """CABLE is the same with the sign of the linear layer turned."""
     scheme, x = moved(kind(1, D, H)), torch.randn(B, T, D)
     features = scheme.features(x)
-    bias = scheme.content_bias(torch.randn(B, H, T, D_HEAD), torch.randn(B, H, T, D_HEAD), features)
+    bias = scheme.content_bias(*queries_and_keys(), features, distances(T, T, x.device))
     gates = torch.sigmoid(sign * scheme.gate(x))
     for head in range(H):
         for i in range(T):
@@ -95,14 +97,14 @@ def test_forgetting_adds_up_the_gates_between_key_and_query(kind: type[Forgettin
 def test_forgetting_with_constant_gates_is_alibi(bias_init: float) -> None:
     scheme = ForgettingAttention(1, D, H, bias_init).layer(0)
     nn.init.zeros_(scheme.gate.weight)
-    bias = scheme.content_bias(*queries_and_keys(), scheme.features(torch.randn(B, T, D)))
+    features, distance = scheme.features(torch.randn(B, T, D)), distances(T, T, torch.device("cpu"))
+    bias = scheme.content_bias(*queries_and_keys(), features, distance)
     slope = math.log1p(math.exp(-bias_init))
-    distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]
     torch.testing.assert_close(bias, (-slope * distance).expand(B, H, T, T), rtol=1e-4, atol=1e-4)
 
 
 def test_layers_have_parameters_of_their_own() -> None:
-    for scheme in (ShawRelativePositions(3, 4), TransformerXLPositions(3, 8, 2), CoPE(3, 4), Cable(3, 8, 2)):
+    for scheme in (ShawRelativePositions(3, 4), TransformerXLPositions(3, 8, 2, 9), CoPE(3, 4), Cable(3, 8, 2)):
         one, *others = [list(scheme.layer(index).parameters()) for index in range(3)]
         assert one
         assert all(a is not b for other in others for a, b in zip(one, other, strict=True))
@@ -125,7 +127,7 @@ class ByContent(PositionScheme):
         super().__init__()
         self.numbers = bias
 
-    def content_bias(self, q: Tensor, k: Tensor, features: Tensor | None) -> Tensor:
+    def content_bias(self, q: Tensor, k: Tensor, features: Tensor | None, behind: Tensor) -> Tensor:
         return self.numbers[..., : q.shape[-2], : k.shape[-2]]
 
 

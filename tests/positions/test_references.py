@@ -9,6 +9,7 @@ from torch import Tensor
 
 from poslab import SinusoidalPositionalEmbedding
 from poslab.positions import ALiBi, CoPE, ForgettingAttention, MLPBias, PolarPositions, RotaryPositions, T5Bias, XPos
+from poslab.positions.base import distances
 
 with warnings.catch_warnings():
     # Whatever they say when they are imported is not about this project.
@@ -190,7 +191,7 @@ def test_cope_equals_x_transformers(n_positions: int) -> None:
     later = torch.ones(12, 12).triu(1).bool()
     scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(later, -torch.inf)
     expected = theirs(q, scores) / 8**0.5
-    torch.testing.assert_close(causal(ours.content_bias(q, k, None)), causal(expected))
+    torch.testing.assert_close(causal(ours.content_bias(q, k, None, distances(12, 12, q.device))), causal(expected))
 
 
 def test_forgetting_equals_x_transformers() -> None:
@@ -200,4 +201,6 @@ def test_forgetting_equals_x_transformers() -> None:
         assert torch.equal(linear.bias, ours.gate.bias)
         ours.gate.load_state_dict(linear.state_dict())
     x, q = torch.randn(2, 9, 12), torch.randn(2, 3, 9, 4)
-    torch.testing.assert_close(causal(ours.content_bias(q, q, ours.features(x))), causal(theirs(x)))
+    torch.testing.assert_close(
+        causal(ours.content_bias(q, q, ours.features(x), distances(9, 9, q.device))), causal(theirs(x))
+    )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from poslab.model.cache import LayerCache
 from poslab.positions import PositionScheme
+from poslab.positions.base import Placed, distances
 
 
 def masked_softmax(
@@ -24,13 +25,22 @@ def masked_softmax(
     return weights.masked_fill(~visible, 0.0)
 
 
-def _sum(
-    bias: Float[Tensor, "h t t_k"] | None, of_content: Float[Tensor, "b h t t_k"] | None
+def _bias(
+    positions: PositionScheme,
+    q: Float[Tensor, "b h t d_rotated"],
+    k: Float[Tensor, "b h t_k d_rotated"],
+    features: Float[Tensor, "b h t_k f"] | None,
+    placed: Placed | None,
 ) -> Float[Tensor, "*b h t t_k"] | None:
-    """The sum of the two biases of a scheme; None if it has neither."""
-    if bias is None or of_content is None:
-        return bias if of_content is None else of_content
-    return bias + of_content
+    """The whole bias of a scheme, of positions and content; None if it has neither."""
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    bias = positions.bias(n_queries, n_keys) if placed is None else positions.bias_at(placed)
+    # Most schemes do not depend on the content and should not pay for the distances.
+    if type(positions).content_bias is PositionScheme.content_bias:
+        return bias
+    behind = distances(n_queries, n_keys, q.device) if placed is None else placed.distances()
+    of_content = positions.content_bias(q, k, features, behind)
+    return of_content if bias is None else bias if of_content is None else bias + of_content
 
 
 MOST_CONTEXT = 32_768
@@ -119,6 +129,7 @@ class MultiHeadSelfAttention(nn.Module):
         return_weights: bool = False,
         positions: PositionScheme | None = None,
         cache: LayerCache | None = None,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"] | tuple[Float[Tensor, "b t d"], Float[Tensor, "b h t t_k"]]:
         """Attend over ``x`` (B, T, D); return the output (B, T, D).
 
@@ -129,23 +140,26 @@ class MultiHeadSelfAttention(nn.Module):
             positions: the scheme that rotates queries and keys and biases the scores; None for neither.
             cache: keys and values of the tokens before ``x``; those of ``x`` are appended to it. The weights are then
                 (B, H, T, T_k) for all T_k tokens. For evaluation only: the cache carries no gradient.
+            placed: positions of the tokens of each row, not together with a cache; None for 0, 1, 2, ..
 
         Raises:
             ValueError: ``x`` is not (B, T, D) with this D, or the sequence is longer than L; names the numbers.
         """
         start = 0 if cache is None else cache.length
         self._check(x, start)
-        seq_len = x.shape[1]
         q, k, v = (self._split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
         bias = features = None
         if positions is not None:
+            if placed is None:
+                q, k = positions.rotate(q, start), positions.rotate_keys(k, start)
+            else:
+                q, k = positions.rotate_at(q, placed), positions.rotate_keys_at(k, placed)
             # A scheme may compute in fp32, but the kernels need one dtype.
-            q, k = positions.rotate(q, start).to(v.dtype), positions.rotate_keys(k, start).to(v.dtype)
-            features = positions.features(x)
+            q, k, features = q.to(v.dtype), k.to(v.dtype), positions.features(x)
         if cache is not None:
             k, v, features = cache.append(k, v, features)
         if positions is not None:
-            bias = _sum(positions.bias(seq_len, start + seq_len), positions.content_bias(q, k, features))
+            bias = _bias(positions, q, k, features, placed)
         if return_weights:
             mixed, weights = self._attend_with_weights(q, k, v, bias)
             return self.out_proj(self._merge_heads(mixed)), weights

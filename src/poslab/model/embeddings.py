@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from poslab.positions import PositionScheme
+from poslab.positions.base import Placed
 
 KNUTH_MULTIPLIER = 2654435761
 
@@ -181,13 +182,21 @@ class EmbeddingComposer(nn.Module):
         self.token_embedding = token_embedding
         self.positional_embedding = positional_embedding
 
-    def forward(self, ids: Int64[Tensor, "b t"], start: int = 0) -> Float[Tensor, "b t d"]:
+    def forward(
+        self, ids: Int64[Tensor, "b t"], start: int = 0, placed: Placed | None = None
+    ) -> Float[Tensor, "b t d"]:
         """Token plus position vectors (B, T, D) of the ids (B, T) at positions ``start .. start + T - 1``.
+
+        With ``placed`` the tokens are at its positions instead.
 
         Raises:
             TypeError, ValueError: from `TokenEmbedding` and the scheme.
         """
         tokens = self.token_embedding(ids)
         scheme, seq_len = self.positional_embedding, ids.shape[1]
-        positions = scheme.embed(seq_len, start) if start else scheme(seq_len)
+        positions: Tensor | None
+        if placed is not None:
+            positions = scheme.embed_at(placed)
+        else:
+            positions = scheme.embed(seq_len, start) if start else scheme(seq_len)
         return tokens if positions is None else tokens + positions

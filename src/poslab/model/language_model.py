@@ -13,6 +13,7 @@ from poslab.model.attention import MultiHeadSelfAttention, check_context
 from poslab.model.cache import LayerCache
 from poslab.model.embeddings import EmbeddingComposer, TokenEmbedding
 from poslab.positions import PositionScheme, default_scheme
+from poslab.positions.base import Placed
 
 Kept = TypeVar("Kept")
 
@@ -71,6 +72,7 @@ class LanguageModel(nn.Module):
         x: Float[Tensor, "b t d"],
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Run one layer; return its output (B, T, D).
 
@@ -79,6 +81,7 @@ class LanguageModel(nn.Module):
             x: the embeddings (B, T, D), or the output of the layer before.
             on_weights: called with the attention weights (B, H, T, T) of this layer; None runs the fused kernel.
             cache: keys and values of the tokens before ``x``, to which those of ``x`` are appended; None for no cache.
+            placed: positions of the tokens of each row; None for 0, 1, 2, ..
         """
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -91,6 +94,7 @@ class LanguageModel(nn.Module):
         on_weights: OnWeights | None = None,
         cache: Sequence[LayerCache] | None = None,
         first: int = 0,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Run the layers from ``first`` on; return the input of the head (B, T, D).
 
@@ -99,9 +103,10 @@ class LanguageModel(nn.Module):
             on_weights: as in `layer`, called once per layer.
             cache: one cache per layer, as in `layer`.
             first: number of the first layer to run.
+            placed: as in `layer`.
         """
         for index in range(first, self.n_layers):
-            x = self.layer(index, x, on_weights, cache[index] if cache else None)
+            x = self.layer(index, x, on_weights, cache[index] if cache else None, placed)
         return self.after_layers(x)
 
     @abstractmethod
@@ -242,25 +247,28 @@ class TinyAttentionLM(LanguageModel):
         x: Float[Tensor, "b t d"],
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"]:
         if on_weights is None:
-            return self.attention(x, positions=self.positions.layer(index), cache=cache)
-        x, weights = self.attention(x, return_weights=True, positions=self.positions.layer(index))
+            return self.attention(x, positions=self.positions.layer(index), cache=cache, placed=placed)
+        x, weights = self.attention(x, return_weights=True, positions=self.positions.layer(index), placed=placed)
         on_weights(weights)
         return x
 
     def forward(
-        self, ids: Int64[Tensor, "b t"], return_weights: bool = False
+        self, ids: Int64[Tensor, "b t"], return_weights: bool = False, placed: Placed | None = None
     ) -> Float[Tensor, "b t v"] | tuple[Float[Tensor, "b t v"], Float[Tensor, "b h t t"]]:
         """Logits (B, T, V) for the token after each of the ids (B, T).
 
         Args:
             ids: token ids.
             return_weights: also return the attention weights (B, H, T, T), in fp32.
+            placed: positions of the tokens of each row; None for 0, 1, 2, ..
 
         Raises:
             TypeError, ValueError: from the embedding and the attention, with the numbers.
         """
         maps: list[Tensor] = []
-        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        x = self.embeddings(ids, placed=placed)
+        logits = self.head(self.body(x, maps.append if return_weights else None, placed=placed))
         return (logits, maps[0]) if return_weights else logits

@@ -11,6 +11,7 @@ from poslab.model.cache import LayerCache
 from poslab.model.embeddings import TokenEmbedding
 from poslab.model.language_model import LanguageModel, OnWeights
 from poslab.positions import PositionScheme
+from poslab.positions.base import Placed
 
 
 class Block(nn.Module):
@@ -37,13 +38,14 @@ class Block(nn.Module):
         positions: PositionScheme,
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Output of the block (B, T, D); ``on_weights`` is called with the attention weights (B, H, T, T)."""
         normed = self.attention_norm(x)
         if on_weights is None:
-            mixed = self.attention(normed, positions=positions, cache=cache)
+            mixed = self.attention(normed, positions=positions, cache=cache, placed=placed)
         else:
-            mixed, weights = self.attention(normed, return_weights=True, positions=positions)
+            mixed, weights = self.attention(normed, return_weights=True, positions=positions, placed=placed)
             on_weights(weights)
         x = x + self.dropout(mixed)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
@@ -126,24 +128,27 @@ class TransformerLM(LanguageModel):
         x: Float[Tensor, "b t d"],
         on_weights: OnWeights | None = None,
         cache: LayerCache | None = None,
+        placed: Placed | None = None,
     ) -> Float[Tensor, "b t d"]:
-        return self.blocks[index](x, self.positions.layer(index), on_weights, cache)
+        return self.blocks[index](x, self.positions.layer(index), on_weights, cache, placed)
 
     def after_layers(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         return self.final_norm(x)
 
     def forward(
-        self, ids: Int64[Tensor, "b t"], return_weights: bool = False
+        self, ids: Int64[Tensor, "b t"], return_weights: bool = False, placed: Placed | None = None
     ) -> Float[Tensor, "b t v"] | tuple[Float[Tensor, "b t v"], list[Float[Tensor, "b h t t"]]]:
         """Logits (B, T, V) for the token after each of the ids (B, T).
 
         Args:
             ids: token ids.
             return_weights: also return the attention weights (B, H, T, T) of every layer, in fp32.
+            placed: positions of the tokens of each row; None for 0, 1, 2, ..
 
         Raises:
             TypeError, ValueError: from the embedding and the layers, with the numbers.
         """
         maps: list[Tensor] = []
-        logits = self.head(self.body(self.embeddings(ids), maps.append if return_weights else None))
+        x = self.embeddings(ids, placed=placed)
+        logits = self.head(self.body(x, maps.append if return_weights else None, placed=placed))
         return (logits, maps) if return_weights else logits

@@ -38,6 +38,8 @@ class ALiBi(PositionScheme):
         ValueError: ``n_heads < 1``.
     """
 
+    sees = "distances"
+
     slopes: Float[Tensor, " h"]
 
     def __init__(self, n_heads: int) -> None:

@@ -1,6 +1,7 @@
 """The interface of all position schemes: methods that do nothing until a scheme overrides them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,6 +15,22 @@ def distances(n_queries: int, n_keys: int, device: torch.device) -> Int64[Tensor
     """
     positions = torch.arange(n_keys, device=device)
     return positions[n_keys - n_queries :, None] - positions[None, :]
+
+
+class Placed(NamedTuple):
+    """The positions of the tokens of each row, where they are not 0, 1, 2, ..
+
+    Attributes:
+        positions: of each token, (B, T); those of a row are distinct and grow.
+        n: all of them are below n.
+    """
+
+    positions: Int64[Tensor, "b t"]
+    n: int
+
+    def distances(self) -> Int64[Tensor, "b 1 t t"]:
+        """Distance ``i - j`` of each query's position i to each key's j, (B, 1, T, T)."""
+        return (self.positions[:, :, None] - self.positions[:, None, :]).unsqueeze(1)
 
 
 class PositionScheme(nn.Module):
@@ -36,6 +53,10 @@ class PositionScheme(nn.Module):
 
     d_model: int | None = None
     """The width of the vectors from `embed`; None if the scheme adds none."""
+
+    sees: str = "positions"
+    """What the scheme depends on: ``positions``, ``distances`` only (moving all tokens by the same number of positions
+    changes nothing), or ``order`` only (any growing positions are the same)."""
 
     note: str = ""
     """What a person should know before a run with these sizes, in one line; empty for nothing."""
@@ -91,6 +112,7 @@ class PositionScheme(nn.Module):
         q: Float[Tensor, "b h t_q d_rotated"],
         k: Float[Tensor, "b h t_k d_rotated"],
         features: Float[Tensor, "b h t_k f"] | None,
+        behind: Int64[Tensor, "t_q t_k"] | Int64[Tensor, "b 1 t_q t_k"],
     ) -> Float[Tensor, "b h t_q t_k"] | None:
         """Bias (B, H, T_q, T_k) that depends on the content, for the last T_q of T_k positions; None adds nothing.
 
@@ -100,8 +122,29 @@ class PositionScheme(nn.Module):
             q: the queries, after `rotate`.
             k: the keys, after `rotate_keys`.
             features: of all T_k tokens, from `features`.
+            behind: distance ``i - j`` of each query to each key; negative for keys after the query.
         """
         return None
+
+    def embed_at(self, placed: Placed) -> Float[Tensor, "b t d"] | None:
+        """As `embed`, (B, T, D), for tokens at the given positions."""
+        vectors = self.embed(placed.n)
+        return None if vectors is None else vectors[placed.positions]
+
+    def rotate_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_rotated"]:
+        """As `rotate`, for tokens at the given positions."""
+        return _at(self.rotate, x, placed)
+
+    def rotate_keys_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_rotated"]:
+        """As `rotate_keys`, for tokens at the given positions."""
+        return _at(self.rotate_keys, x, placed)
+
+    def bias_at(self, placed: Placed) -> Float[Tensor, "b h t t"] | None:
+        """As `bias`, (B, H, T, T), for tokens at the given positions."""
+        whole = self.bias(placed.n, placed.n)
+        if whole is None:
+            return None
+        return whole[:, placed.positions[:, :, None], placed.positions[:, None, :]].transpose(0, 1)
 
     def layer(self, index: int) -> "PositionScheme":
         """The scheme that acts in one attention layer, counted from 0: by default the same in all layers."""
@@ -147,6 +190,16 @@ class PositionScheme(nn.Module):
                 f"{where} does not fit max_context_length {self.max_context_length}; "
                 f"use 1 to {self.max_context_length} positions or build a longer table"
             )
+
+
+def _at(rotate: Callable[[Tensor], Tensor], x: Tensor, placed: Placed) -> Tensor:
+    """Rotate with a function that takes consecutive positions only: it gets a row with all n positions."""
+    index = placed.positions[:, None, :, None]
+    every = x.new_zeros((*x.shape[:2], placed.n, x.shape[-1])).scatter(2, index.expand_as(x), x)
+    rotated = rotate(every)
+    if rotated is every:
+        return x
+    return rotated.gather(2, index.expand(*x.shape[:3], rotated.shape[-1]))
 
 
 class PerLayer(PositionScheme):

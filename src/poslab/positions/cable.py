@@ -23,6 +23,8 @@ class Cable(PerLayer):
         n_heads: H.
     """
 
+    sees = "order"
+
     def __init__(self, n_layers: int, d_model: int, n_heads: int) -> None:
         super().__init__(CableLayer(d_model, n_heads) for _ in range(n_layers))
 

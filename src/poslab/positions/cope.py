@@ -1,10 +1,10 @@
 """CoPE: the position of a key is the number of tokens since it that the query counts."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from poslab.positions.base import PerLayer, PositionScheme, distances
+from poslab.positions.base import PerLayer, PositionScheme
 
 MOST_POSITIONS = 2**20
 
@@ -27,6 +27,8 @@ class CoPE(PerLayer):
         ValueError: ``n_positions`` outside ``[2, 2^20]``.
     """
 
+    sees = "order"
+
     def __init__(self, n_layers: int, d_head: int, n_positions: int = 64) -> None:
         if not 2 <= n_positions <= MOST_POSITIONS:
             raise ValueError(f"n_positions {n_positions} must be in 2 to {MOST_POSITIONS}")
@@ -41,12 +43,15 @@ class CoPELayer(PositionScheme):
         self.weight = nn.Parameter(torch.zeros(n_positions, d_head))
 
     def content_bias(
-        self, q: Float[Tensor, "b h t_q d_head"], k: Float[Tensor, "b h t_k d_head"], features: Tensor | None
+        self,
+        q: Float[Tensor, "b h t_q d_head"],
+        k: Float[Tensor, "b h t_k d_head"],
+        features: Tensor | None,
+        behind: Int64[Tensor, "*b t_q t_k"],
     ) -> Float[Tensor, "b h t_q t_k"]:
         """Bias (B, H, T_q, T_k); the positions are counted in fp32, because bf16 does not count beyond 256."""
         scale = q.shape[-1] ** 0.5
-        later = distances(q.shape[-2], k.shape[-2], q.device) < 0
-        gates = ((q @ k.transpose(-1, -2)).float() / scale).sigmoid().masked_fill(later, 0.0)
+        gates = ((q @ k.transpose(-1, -2)).float() / scale).sigmoid().masked_fill(behind < 0, 0.0)
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.weight) - 1)
         at_whole = (q @ self.weight.to(q.dtype).T).float() / scale
         below = position.detach().floor()

@@ -1,6 +1,6 @@
 """Forgetting attention: each token decides how much of all earlier tokens is forgotten."""
 
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,6 +22,8 @@ class ForgettingAttention(PerLayer):
         bias_init: start of every ``b``; 0 forgets half at each token, 5 keeps 0.993.
     """
 
+    sees = "order"
+
     def __init__(self, n_layers: int, d_model: int, n_heads: int, bias_init: float = 0.0) -> None:
         super().__init__(ForgettingLayer(d_model, n_heads, bias_init) for _ in range(n_layers))
 
@@ -40,7 +42,11 @@ class ForgettingLayer(PositionScheme):
         return F.logsigmoid(self.gate(x).float()).transpose(1, 2).unsqueeze(-1)
 
     def content_bias(
-        self, q: Float[Tensor, "b h t_q d_head"], k: Float[Tensor, "b h t_k d_head"], features: Tensor | None
+        self,
+        q: Float[Tensor, "b h t_q d_head"],
+        k: Float[Tensor, "b h t_k d_head"],
+        features: Tensor | None,
+        behind: Int64[Tensor, "*b t_q t_k"],
     ) -> Float[Tensor, "b h t_q t_k"]:
         """Bias (B, H, T_q, T_k): the sum of the logarithms after the key up to the query."""
         assert features is not None

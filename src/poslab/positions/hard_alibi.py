@@ -22,6 +22,8 @@ class HardALiBi(PositionScheme):
         ValueError: ``n_heads < 1`` or ``n_windows`` outside ``[0, H]``; names the numbers.
     """
 
+    sees = "distances"
+
     windows: Float[Tensor, " h"]
 
     def __init__(self, n_heads: int, n_windows: int | None = None) -> None:

@@ -24,6 +24,8 @@ class LearnedALiBi(PositionScheme):
         ValueError: ``n_heads < 1``.
     """
 
+    sees = "distances"
+
     def __init__(self, n_heads: int) -> None:
         super().__init__()
         if n_heads < 1:

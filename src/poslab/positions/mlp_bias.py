@@ -27,6 +27,8 @@ class MLPBias(PositionScheme):
         ValueError: a size below 1, ``hidden`` above 65,536 or ``depth`` above 64; names the numbers.
     """
 
+    sees = "distances"
+
     def __init__(self, n_heads: int, hidden: int = 32, depth: int = 2, log_distance: bool = True) -> None:
         super().__init__()
         if not (n_heads >= 1 and 1 <= hidden <= MOST_HIDDEN and 1 <= depth <= MOST_DEPTH):

@@ -5,3 +5,5 @@ from poslab.positions.base import PositionScheme
 
 class NoPositions(PositionScheme):
     """Adds no vectors, rotates nothing and adds no bias. No parameters."""
+
+    sees = "order"

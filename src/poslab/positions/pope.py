@@ -3,11 +3,11 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from poslab.positions.base import PositionScheme
+from poslab.positions.base import Placed, PositionScheme
 
 
 class PolarPositions(PositionScheme):
@@ -28,6 +28,8 @@ class PolarPositions(PositionScheme):
         ValueError: a size below 1, or ``base <= 1``.
     """
 
+    sees = "distances"
+
     def __init__(self, n_heads: int, d_head: int, base: float = 10000.0) -> None:
         super().__init__()
         if n_heads < 1 or d_head < 1 or not base > 1:
@@ -37,17 +39,22 @@ class PolarPositions(PositionScheme):
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_rotated"]:
         """Queries (B, H, T, d_head) at positions ``start .. start + T - 1`` as complex numbers (B, H, T, 2 d_head)."""
-        return self._polar(x, self._angles(x, start))
+        return self._polar(x, torch.arange(start, start + x.shape[-2], device=x.device), turned=False)
 
     def rotate_keys(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_rotated"]:
         """Keys as complex numbers (B, H, T, 2 d_head), turned by ``delta`` too."""
-        return self._polar(x, self._angles(x, start) + self.delta.float().clamp(-2 * math.pi, 0.0))
+        return self._polar(x, torch.arange(start, start + x.shape[-2], device=x.device), turned=True)
 
-    def _angles(self, x: Tensor, start: int) -> Tensor:
-        positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
+    def rotate_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_rotated"]:
+        return self._polar(x, placed.positions[:, None], turned=False)
+
+    def rotate_keys_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_rotated"]:
+        return self._polar(x, placed.positions[:, None], turned=True)
+
+    def _polar(self, x: Tensor, positions: Int64[Tensor, "*b t"], turned: bool) -> Tensor:
         columns = torch.arange(x.shape[-1], device=x.device, dtype=torch.float32)
-        return torch.outer(positions, self.base ** (-columns / x.shape[-1]))
-
-    def _polar(self, x: Tensor, angles: Tensor) -> Tensor:
+        angles = positions[..., None].float() * self.base ** (-columns / x.shape[-1])
+        if turned:
+            angles = angles + self.delta.float().clamp(-2 * math.pi, 0.0)
         magnitude = F.softplus(x.float())
         return torch.cat((magnitude * angles.cos(), magnitude * angles.sin()), dim=-1).to(x.dtype)

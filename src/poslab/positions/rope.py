@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from poslab.positions.base import PositionScheme
+from poslab.positions.base import Placed, PositionScheme
 
 FASTEST, SLOWEST = 32.0, 1.0
 """YaRN's beta and alpha: pairs with more turns than the first over the trained length keep their speed, pairs with
@@ -77,6 +77,8 @@ class RotaryPositions(PositionScheme):
         ValueError: odd ``d_head``, ``base <= 1``, an unknown scaling, or a factor or fraction out of range.
     """
 
+    sees = "distances"
+
     def __init__(
         self,
         d_head: int,
@@ -125,8 +127,13 @@ class RotaryPositions(PositionScheme):
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
         """Rotate queries or keys (B, H, T, d_head) at positions ``start .. start + T - 1``; computed in fp32."""
-        positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
-        angles = torch.outer(positions, self.frequencies(x.device))
+        return self._turned(x, torch.arange(start, start + x.shape[-2], device=x.device))
+
+    def rotate_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_head"]:
+        return self._turned(x, placed.positions[:, None])
+
+    def _turned(self, x: Tensor, positions: Int64[Tensor, "*b t"]) -> Tensor:
+        angles = positions[..., None].float() * self.frequencies(x.device)
         cos, sin = angles.cos(), angles.sin()
         turned = x[..., : self.d_rotated]
         even, odd = turned[..., 0::2].float(), turned[..., 1::2].float()

@@ -22,6 +22,8 @@ class RopeNoPE(PerLayer):
         ValueError: odd ``d_head``, ``base <= 1`` or ``every < 2``.
     """
 
+    sees = "distances"
+
     def __init__(self, n_layers: int, d_head: int, base: float = 10000.0, every: int = 2) -> None:
         if every < 2:
             raise ValueError(f"every {every} must be at least 2; for no positions at all use pos=none")

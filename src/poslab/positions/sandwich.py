@@ -26,6 +26,8 @@ class Sandwich(PositionScheme):
         ValueError: ``n_heads < 1``, ``d_bar`` odd, below 2 or above 65,536, or ``base <= 1``.
     """
 
+    sees = "distances"
+
     ratios: Float[Tensor, " h"]
 
     def __init__(self, n_heads: int, d_bar: int = 128, base: float = 10000.0) -> None:

@@ -1,10 +1,10 @@
 """Shaw's relative positions: each query is compared with a trained vector per distance."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from poslab.positions.base import PerLayer, PositionScheme, distances
+from poslab.positions.base import PerLayer, PositionScheme
 
 MOST_DISTANCE = 2**20
 
@@ -28,6 +28,8 @@ class ShawRelativePositions(PerLayer):
         ValueError: ``max_distance`` outside ``[1, 2^20]`` or a negative ``init_std``.
     """
 
+    sees = "distances"
+
     def __init__(self, n_layers: int, d_head: int, max_distance: int = 16, init_std: float = 0.02) -> None:
         if not 1 <= max_distance <= MOST_DISTANCE or init_std < 0:
             raise ValueError(
@@ -44,9 +46,13 @@ class ShawLayer(PositionScheme):
         self.weight = nn.Parameter(torch.empty(max_distance + 1, d_head).normal_(std=init_std))
 
     def content_bias(
-        self, q: Float[Tensor, "b h t_q d_head"], k: Float[Tensor, "b h t_k d_head"], features: Tensor | None
+        self,
+        q: Float[Tensor, "b h t_q d_head"],
+        k: Float[Tensor, "b h t_k d_head"],
+        features: Tensor | None,
+        behind: Int64[Tensor, "*b t_q t_k"],
     ) -> Float[Tensor, "b h t_q t_k"]:
         """Bias (B, H, T_q, T_k): the scaled product of each query with the vector of the distance to each key."""
         by_distance = (q @ self.weight.to(q.dtype).T).float() / q.shape[-1] ** 0.5
-        behind = distances(q.shape[-2], k.shape[-2], q.device).clamp(0, len(self.weight) - 1)
-        return by_distance.gather(-1, behind.expand(*by_distance.shape[:-1], -1))
+        rows = behind.clamp(0, len(self.weight) - 1)
+        return by_distance.gather(-1, rows.expand(*by_distance.shape[:-1], -1))

@@ -55,6 +55,8 @@ class T5Bias(PositionScheme):
             ``n_buckets / 2`` or above 2^20; names the numbers.
     """
 
+    sees = "distances"
+
     starts: Int64[Tensor, " buckets"]
 
     def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, init_std: float = 0.02) -> None:

@@ -1,9 +1,10 @@
 """xPos: rotary positions whose scores also fade with the distance."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
+from poslab.positions.base import Placed
 from poslab.positions.rope import RotaryPositions
 
 
@@ -33,15 +34,20 @@ class XPos(RotaryPositions):
 
     def rotate(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
         """Rotate and scale queries (B, H, T, d_head) at positions ``start .. start + T - 1``."""
-        return self._scaled(x, start, 1.0)
+        return self._scaled(x, torch.arange(start, start + x.shape[-2], device=x.device), 1.0)
 
     def rotate_keys(self, x: Float[Tensor, "b h t d_head"], start: int = 0) -> Float[Tensor, "b h t d_head"]:
         """Rotate keys (B, H, T, d_head) and divide them by the scale of their positions."""
-        return self._scaled(x, start, -1.0)
+        return self._scaled(x, torch.arange(start, start + x.shape[-2], device=x.device), -1.0)
 
-    def _scaled(self, x: Tensor, start: int, sign: float) -> Tensor:
-        positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=torch.float32)
+    def rotate_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_head"]:
+        return self._scaled(x, placed.positions[:, None], 1.0)
+
+    def rotate_keys_at(self, x: Float[Tensor, "b h t d_head"], placed: Placed) -> Float[Tensor, "b h t d_head"]:
+        return self._scaled(x, placed.positions[:, None], -1.0)
+
+    def _scaled(self, x: Tensor, positions: Int64[Tensor, "*b t"], sign: float) -> Tensor:
         pairs = torch.arange(0, self.d_head, 2, device=x.device, dtype=torch.float32)
         z = (pairs / self.d_head + self.gamma) / (1 + self.gamma)
-        scale = z ** (sign * positions[:, None] / self.scale_base)
-        return (super().rotate(x.float(), start) * scale.repeat_interleave(2, dim=-1)).to(x.dtype)
+        scale = z ** (sign * positions[..., None] / self.scale_base)
+        return (self._turned(x.float(), positions) * scale.repeat_interleave(2, dim=-1)).to(x.dtype)
