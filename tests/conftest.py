@@ -52,6 +52,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _a_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of one width, whatever terminal the tests are started in."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(autouse=True)
 def _one_thread_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread for all that a test trains in this process, whatever the product would choose.
 

@@ -56,7 +56,7 @@ def test_every_load_is_of_plain_values() -> None:
             assert file.name in ("__init__.py", "build.py", "classes.py", "pool.py"), where
         elif name in ("pickle.load", "pickle.loads"):
             # What this very process, or its own forked child, has written where no other can.
-            assert file.name in ("drawing.py", "pool.py"), where
+            assert file.name in ("composing.py", "drawing.py", "pool.py"), where
         assert not name.endswith("load_from_checkpoint"), f"{where} imports what a checkpoint names"
     assert safe >= 4
     from poslab.system.reading import PlainLoader

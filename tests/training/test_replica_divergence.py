@@ -60,6 +60,7 @@ def test_a_sweep_with_a_lost_copy_ends_as_one_with_a_lost_job(
         (tmp_path / "sweep/bundle/result.json").write_text(json.dumps(result))
     sweep = Sweep.__new__(Sweep)
     sweep.folder, sweep.jobs, sweep.invalid = tmp_path / "sweep", {"key": Job(["seeds=3"], name="bundle")}, []
+    sweep.errors = {}
     with caplog.at_level("INFO"):
         assert sweep.conclude() is not lost
     assert ("1 of 3 replicas diverged" in caplog.text) is lost

@@ -17,7 +17,6 @@ from poslab.config.origin import weights_checksum
 from poslab.config.packages import PACKAGE, VARIABLE, lies_in, named_packages
 from poslab.config.rules import at_least, at_most, check_numbers, one_of
 from poslab.errors import ConfigError
-from poslab.system.shell import typed_path
 
 DIAGNOSTICS = Path(__file__).parents[1] / "diagnostics"
 MOST_PROCESSES = 256
@@ -371,7 +370,7 @@ def with_checksum(job: TrainConfig) -> TrainConfig:
     Raises:
         ConfigError: it is not there, or has another checksum than the job says.
     """
-    path = typed_path(str(job.init_from)).absolute()
+    path = Path(str(job.init_from)).absolute()
     checksum = weights_checksum(str(path))
     if job.init_from_sha256 not in (None, checksum):
         raise ConfigError(

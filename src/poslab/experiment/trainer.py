@@ -117,6 +117,8 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # Ours is: a batch depends on the seed and its number alone.
     warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+    # Lightning itself calls it.
+    warnings.filterwarnings("ignore", message=".*all_gather is deprecated.*")
     # Nothing here changes logits in place.
     warnings.filterwarnings("ignore", message=".*FSDP2-wrapped module.*returned a view tensor.*")
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
