@@ -41,7 +41,7 @@ from support.paths import CONF
         (["compile=maybe"], ["compile=maybe is neither true nor false"]),
         (["optimizer.betas=3"], ["optimizer.betas is a list; write optimizer.betas=[..]"]),
         (["logger=5"], ["logger=5 chooses nothing; choices: none, tensorboard"]),
-        (["pos=null"], ["pos=null chooses nothing", "none, rope, sinusoidal"]),
+        (["pos=null"], ["pos=null chooses nothing", "learned, ", "none, ", "rope, ", "sinusoidal"]),
         (["-m", "diagnostics=none,null"], ["diagnostics=null chooses nothing", "heads", "position_table"]),
         (["diagnostics=[heads,foo]"], ["diagnostics=foo", "heads", "position_table"]),
         (["--seed", "1"], ["unrecognized arguments: --seed", "--help"]),
