@@ -109,8 +109,7 @@ def check_output(path: Path) -> None:
     Raises:
         ConfigError: names the file and the reason.
     """
-    from poslab.runs.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
-    from poslab.sweeps.plan import PLAN_FILE
+    from poslab.runs.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE, SWEEP_FILE
     from poslab.system.reading import read_json
 
     if not os.path.lexists(path) and path.name not in (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
@@ -118,7 +117,7 @@ def check_output(path: Path) -> None:
     if path.exists() and not path.is_file():
         # Writing atomically would replace a device such as /dev/null by a regular file.
         raise ConfigError(f"output={path} exists and is not a regular file; give another file")
-    marks = ((CONFIG_FILE, RESULT_FILE), (PLAN_FILE,))
+    marks = ((CONFIG_FILE, RESULT_FILE), (SWEEP_FILE,))
     parents = path.parent.resolve() / path.name
     owners = [
         folder for folder in parents.parents if any(all((folder / name).exists() for name in names) for names in marks)

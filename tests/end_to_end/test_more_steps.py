@@ -12,7 +12,6 @@ from poslab.errors import ConfigError
 from poslab.runs.folder import RunFolder
 from poslab.runs.names import SWEEP_FILE
 from poslab.runs.result import stored_result, stored_status
-from poslab.sweeps.plan import PLAN_FILE
 from support.runs import train
 from support.stopping import TINY, Wholes, content, same, stopped_at, told_to_stop
 
@@ -167,7 +166,7 @@ def test_what_would_be_another_run_is_refused(
 
 
 def test_a_sweep_s_job_and_a_run_without_checkpoints_are_refused(whole: Wholes, tmp_path: Path) -> None:
-    assert SWEEP_FILE == PLAN_FILE
+    assert SWEEP_FILE == "sweep.json"
     folder = Path(shutil.copytree(whole(), tmp_path / "sweep/job-0123abcd"))
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(ConfigError, match="has no checkpoint to go on from"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from poslab.sweeps.plan import PLAN_FILE
+from poslab.runs.names import SWEEP_FILE
 from support.paths import CONF
 from support.played_sweeps import Sweeps
 
@@ -51,7 +51,7 @@ def test_a_resume_after_the_files_have_changed_names_the_setting(sweeps: Sweeps,
     assert sweeps.ran == {}
     # An older version stored no settings with its list; those of the folders are compared.
     plan = [{key: value for key, value in job.items() if key != "settings"} for job in sweeps.plan()]
-    (sweeps.sweep / PLAN_FILE).write_text(json.dumps(plan))
+    (sweeps.sweep / SWEEP_FILE).write_text(json.dumps(plan))
     assert sweeps(*again, flags=OWN) == said
 
 
@@ -66,8 +66,8 @@ def test_a_folder_whose_run_has_other_settings_than_its_name_is_not_done(sweeps:
     assert sweeps.ran == {}
     folder.rename(sweeps.folder / "aside")
     # The list is damaged, and the resume adds a value and a setting that decides nothing.
-    (sweeps.sweep / PLAN_FILE).write_bytes((sweeps.sweep / PLAN_FILE).read_bytes()[:300])
+    (sweeps.sweep / SWEEP_FILE).write_bytes((sweeps.sweep / SWEEP_FILE).read_bytes()[:300])
     assert sweeps("seed=1,2,3", "data.num_workers=2", "sweep.resume=latest") is None
-    assert f"{PLAN_FILE} cannot be read (JSONDecodeError); it is written again" in sweeps.said
+    assert f"{SWEEP_FILE} cannot be read (JSONDecodeError); it is written again" in sweeps.said
     assert [job.seed for job in sweeps.ran.values()] == [2, 3]
     assert [job["settings"]["seed"] for job in sweeps.plan()] == [1, 2, 3]

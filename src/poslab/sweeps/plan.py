@@ -13,13 +13,11 @@ from omegaconf import DictConfig
 from poslab.config.identity import NOT_IN_IDENTITY, Role, differences, flat, identity, role_of, without
 from poslab.config.overrides import job_overrides, key_of
 from poslab.errors import ConfigError
-from poslab.runs.names import CONFIG_FILE, EVENTS, SUPERSEDED, newest
+from poslab.runs.names import CONFIG_FILE, EVENTS, SUPERSEDED, SWEEP_FILE, newest
 from poslab.runs.settings import stored_settings
 from poslab.system.files import check_writable, is_there
 
 log = logging.getLogger(__name__)
-
-PLAN_FILE = "sweep.json"
 
 
 @dataclass
@@ -63,15 +61,15 @@ def sweep_folder(config: DictConfig) -> Path:
         )
     if wanted is None:
         check_writable(new, "hydra.sweep.dir")
-        if is_there(new / PLAN_FILE):
+        if is_there(new / SWEEP_FILE):
             raise ConfigError(f"{new} already holds a sweep; resume it by sweep.resume={new}, or choose another folder")
         return new
     if wanted == "latest":
-        if (latest := newest(new.parent.glob(f"*/{PLAN_FILE}"))) is None:
+        if (latest := newest(new.parent.glob(f"*/{SWEEP_FILE}"))) is None:
             raise ConfigError(f"sweep.resume=latest, but there is no sweep in {new.parent}")
         return latest
-    if not is_there(Path(wanted) / PLAN_FILE):
-        raise ConfigError(f"sweep.resume={wanted} holds no sweep ({PLAN_FILE} is missing); give the folder of one")
+    if not is_there(Path(wanted) / SWEEP_FILE):
+        raise ConfigError(f"sweep.resume={wanted} holds no sweep ({SWEEP_FILE} is missing); give the folder of one")
     return Path(wanted)
 
 
@@ -126,7 +124,7 @@ class EarlierJobs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._by_words = {words_of(job): job for job in read_jobs(folder / PLAN_FILE)}
+        self._by_words = {words_of(job): job for job in read_jobs(folder / SWEEP_FILE)}
 
     def refuse_changes(self, job: Job) -> None:
         """Refuse a job whose words were typed before and meant other settings.

@@ -24,7 +24,7 @@ from poslab.errors import ConfigError, described
 from poslab.launchers.pool import time_left
 from poslab.preflight.ranks import check_alone
 from poslab.preflight.words import check_chosen
-from poslab.runs.names import CLAIMS_FILE, INVALID_FILE
+from poslab.runs.names import CLAIMS_FILE, INVALID_FILE, SWEEP_FILE
 from poslab.runs.result import stored_result
 from poslab.sweeps.checking import (
     checked_job,
@@ -35,7 +35,6 @@ from poslab.sweeps.checking import (
 )
 from poslab.sweeps.grid import job_label, varying_keys
 from poslab.sweeps.plan import (
-    PLAN_FILE,
     EarlierJobs,
     Job,
     as_json,
@@ -237,7 +236,7 @@ class Sweep:
         claims = OmegaConf.to_container(self.config.sweep.claims)
         if claims:
             write_atomically(self.folder / CLAIMS_FILE, as_json(claims))
-        write_atomically(self.folder / PLAN_FILE, as_json([vars(job) for job in self.jobs.values()]))
+        write_atomically(self.folder / SWEEP_FILE, as_json([vars(job) for job in self.jobs.values()]))
 
     def launch(self, jobs: Sequence[Job]) -> list[Any]:
         """Run the unfinished ones of these jobs.

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from poslab.config.overrides import key_of
 from poslab.errors import ConfigError, PrunedError
-from poslab.runs.names import INVALID_FILE
-from poslab.sweeps.plan import PLAN_FILE, Job, as_json, read_jobs
+from poslab.runs.names import INVALID_FILE, SWEEP_FILE
+from poslab.sweeps.plan import Job, as_json, read_jobs
 from poslab.sweeps.search.objectives import check_objectives, reached
 from poslab.sweeps.search.options import Options, build_sampler, open_storage, quiet
 from poslab.sweeps.search.pruning import PRUNING_FILE
@@ -236,7 +236,7 @@ class Search:
     def _load_jobs(self) -> None:
         """Read the jobs of ended trials from the sweep's folder, which is faster than composing each again."""
         sweep = self.sweep
-        plan, invalid = (read_jobs(sweep.folder / name) for name in (PLAN_FILE, INVALID_FILE))
+        plan, invalid = (read_jobs(sweep.folder / name) for name in (SWEEP_FILE, INVALID_FILE))
         sweep.jobs |= {job.name: job for job in plan}
         sweep.invalid += invalid
         self._refuse_changed_files(plan)
